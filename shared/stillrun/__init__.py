@@ -1,0 +1,43 @@
+"""Stillrun: durable state for AI agents. What user code imports; `__all__` is the contract."""
+
+from .agent import (
+    Agent,
+    Approval,
+    Ask,
+    AuthoringError,
+    Call,
+    Command,
+    Context,
+    DidNotHappen,
+    Fail,
+    Happened,
+    NotDone,
+    ReadState,
+    Reply,
+    Succeed,
+    Tool,
+    Turn,
+    Unknown,
+    tool,
+)
+
+__all__ = [
+    "Agent",
+    "Approval",
+    "Ask",
+    "AuthoringError",
+    "Call",
+    "Command",
+    "Context",
+    "DidNotHappen",
+    "Fail",
+    "Happened",
+    "NotDone",
+    "ReadState",
+    "Reply",
+    "Succeed",
+    "Tool",
+    "Turn",
+    "Unknown",
+    "tool",
+]

@@ -1,0 +1,272 @@
+"""Tools, the approvals that people give them, and what a reconcile hook answers.
+
+Always: a write without a stated policy is never repeated by itself (I7); a rule about approvals
+that fails asks a person.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import string
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, overload
+
+from .context import Context
+from .events import OnDoubt
+from .signatures import (
+    AuthoringError,
+    Parameters,
+    authors_name,
+    authors_seconds,
+    is_generator,
+)
+
+__all__ = ["Approval", "Approve", "DidNotHappen", "Happened", "Tool", "Unknown", "tool"]
+
+_log = logging.getLogger("stillrun.agent")
+
+
+# --- approvals
+
+
+@dataclass(frozen=True)
+class Approval:
+    """A person is asked before the call is made.
+
+    show: the question, with the call's arguments in braces. edit: arguments that the person may
+    change. deadline_s: then `default` ("approve" or "reject") is the answer; None waits for ever.
+    """
+
+    show: str
+    edit: list[str] = field(default_factory=list)
+    deadline_s: float | None = None
+    default: str | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.show, str):
+            raise AuthoringError("Approval: show is a text")
+        try:
+            self.fields()
+        except ValueError as error:
+            raise AuthoringError(f"Approval: show {self.show!r}: {error}") from None
+        authors_seconds(self.deadline_s, "Approval: deadline_s")
+        if self.default not in (None, "approve", "reject"):
+            raise AuthoringError("Approval: default is 'approve' or 'reject'")
+
+    def fields(self) -> list[str]:
+        """The arguments that `show` names."""
+        found = []
+        for _, name, form, _ in string.Formatter().parse(self.show):
+            if name is None:
+                continue
+            # Only whole arguments: {x.__class__} or {x[0]} would read more than was sent.
+            if not name.isidentifier() or (form and "{" in form):
+                raise AuthoringError(f"Approval: {{{name}}} in {self.show!r} names no argument")
+            found.append(name)
+        return found
+
+    def prompt(self, args: Mapping[str, Any]) -> str:
+        """The question about these arguments; it never fails, whatever a model sent."""
+        values = {**self.defaults, **args}
+        parts = []
+        for text, name, form, conversion in string.Formatter().parse(self.show):
+            parts.append(text)
+            if name is not None:
+                parts.append(_shown(values.get(name, "?"), form or "", conversion))
+        return "".join(parts)
+
+    def check(self, tool_name: str, names: Sequence[str]) -> None:
+        """Raise AuthoringError where `show` or `edit` names no parameter of the tool."""
+        for name in (*self.fields(), *self.edit):
+            if name not in names:
+                raise AuthoringError(
+                    f"tool {tool_name!r}: its Approval names {name!r}, no parameter"
+                )
+
+
+def _shown(value: object, form: str, conversion: str | None) -> str:
+    try:
+        return format(repr(value) if conversion == "r" else value, form)
+    except (TypeError, ValueError):
+        return str(value)
+
+
+Approve = Approval | Callable[[dict[str, Any]], Approval | bool | None]
+
+
+# --- what a reconcile hook answers
+
+
+@dataclass(frozen=True)
+class Happened:
+    """The callee knows the key: the call took effect, with this result."""
+
+    result: Any = None
+
+
+@dataclass(frozen=True)
+class DidNotHappen:
+    """The callee knows for sure that it never saw the key."""
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """The callee cannot say yet. An index that lags is Unknown, not DidNotHappen."""
+
+
+# --- tools
+
+
+class Tool:
+    """A function that an agent may call, and how its effects are to be treated.
+
+    fn takes the context, then the arguments by name. schema: JSON Schema of the arguments.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        *,
+        effect: Literal["read", "write"] = "read",
+        on_doubt: OnDoubt | None = None,
+        timeout_s: float = 60.0,
+        approve: Approve | None = None,
+        name: str | None = None,
+    ) -> None:
+        if not callable(fn) or inspect.isclass(fn) or is_generator(fn):
+            raise AuthoringError(f"a tool is a function, sync or async, not {fn!r:.80}")
+        self.name: str = authors_name(name or getattr(fn, "__name__", None), "tool")
+        if effect not in ("read", "write"):
+            raise AuthoringError(f"tool {self.name!r}: effect is 'read' or 'write'")
+        if on_doubt not in (None, "retry", "reconcile", "ask"):
+            raise AuthoringError(f"tool {self.name!r}: on_doubt is 'retry', 'reconcile' or 'ask'")
+        authors_seconds(timeout_s, f"tool {self.name!r}: timeout_s")
+        self.fn = fn
+        self.description: str = inspect.getdoc(fn) or ""
+        self.effect: Literal["read", "write"] = effect
+        self.on_doubt: OnDoubt = on_doubt or ("retry" if effect == "read" else "ask")
+        self.timeout_s = timeout_s
+        self.is_async: bool = inspect.iscoroutinefunction(fn)
+        self.reconcile_hook: Callable[..., Any] | None = None
+        self.parameters = Parameters(fn, self.name, Context)
+        self.schema: dict[str, Any] = self.parameters.schema
+        self.approve = self._checked(approve)
+
+    def __repr__(self) -> str:
+        return f"Tool({self.name!r}, effect={self.effect!r}, on_doubt={self.on_doubt!r})"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The plain function, for the author's own tests."""
+        return self.fn(*args, **kwargs)
+
+    @property
+    def writes(self) -> bool:
+        """Whether a call changes the outside world."""
+        return self.effect == "write"
+
+    def bind(self, args: object) -> dict[str, Any]:
+        """Keyword arguments for `fn`, typed, defaults filled in; raises BadArguments."""
+        return self.parameters.bind(args)
+
+    def approval_for(self, args: Mapping[str, Any]) -> Approval | None:
+        """The question to ask a person before this call, None where nobody needs to be asked."""
+        if self.approve is None or isinstance(self.approve, Approval):
+            return self.approve
+        try:
+            wanted = self.approve(self.parameters.defaults | dict(args))
+            if wanted is None or wanted is False:
+                return None
+            if isinstance(wanted, Approval):
+                wanted.check(self.name, self.parameters.names)
+                return replace(wanted, defaults=self.parameters.defaults)
+        except Exception:
+            # A broken rule must not let a call pass that somebody wanted to see.
+            _log.exception("tool %s: its approve rule failed, so a person is asked", self.name)
+        return self._plain_approval()
+
+    def reconcile(self, hook: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorator: how to ask the callee, by `ctx.key`, whether a call in doubt took effect.
+
+        The hook takes what the tool takes and answers Happened, DidNotHappen or Unknown.
+        """
+        if self.on_doubt != "reconcile":
+            raise AuthoringError(f"tool {self.name!r}: a hook needs on_doubt='reconcile'")
+        if self.reconcile_hook is not None:
+            raise AuthoringError(f"tool {self.name!r} has a reconcile hook already")
+        if not callable(hook) or is_generator(hook):
+            raise AuthoringError(f"tool {self.name!r}: its reconcile hook is no function")
+        try:
+            inspect.signature(hook).bind(None, **dict.fromkeys(self.parameters.names))
+        except TypeError as error:
+            raise AuthoringError(
+                f"tool {self.name!r}: its reconcile hook must take the same arguments: {error}"
+            ) from None
+        self.reconcile_hook = hook
+        return hook
+
+    def _checked(self, approve: Approve | None) -> Approve | None:
+        if approve is None:
+            return None
+        if isinstance(approve, Approval):
+            approve.check(self.name, self.parameters.names)
+            return replace(approve, defaults=self.parameters.defaults)
+        if not callable(approve) or inspect.iscoroutinefunction(approve):
+            raise AuthoringError(
+                f"tool {self.name!r}: approve is an Approval, or a plain function of the arguments"
+            )
+        return approve
+
+    def _plain_approval(self) -> Approval:
+        named = ", ".join(f"{{{name}}}" for name in self.parameters.names)
+        return Approval(f"{self.name}({named})?", defaults=self.parameters.defaults)
+
+
+@overload
+def tool(fn: Callable[..., Any], /) -> Tool: ...
+
+
+@overload
+def tool(
+    fn: None = None,
+    /,
+    *,
+    effect: Literal["read", "write"] = "read",
+    on_doubt: OnDoubt | None = None,
+    timeout_s: float = 60.0,
+    approve: Approve | None = None,
+    name: str | None = None,
+) -> Callable[[Callable[..., Any]], Tool]: ...
+
+
+def tool(
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    effect: Literal["read", "write"] = "read",
+    on_doubt: OnDoubt | None = None,
+    timeout_s: float = 60.0,
+    approve: Approve | None = None,
+    name: str | None = None,
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Make a tool of a function whose first parameter is the context.
+
+    effect: "read" leaves the outside as it is, "write" changes it. on_doubt: what to do when nobody
+    knows whether a call took effect: "retry" (default for reads; for writes whose callee honours
+    the key), "reconcile" (ask the callee by key), "ask" a person (default for writes). timeout_s:
+    when a call is given up. approve: ask a person first.
+    """
+
+    def make(function: Callable[..., Any]) -> Tool:
+        return Tool(
+            function,
+            effect=effect,
+            on_doubt=on_doubt,
+            timeout_s=timeout_s,
+            approve=approve,
+            name=name,
+        )
+
+    return make if fn is None else make(fn)

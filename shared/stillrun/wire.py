@@ -1,0 +1,174 @@
+"""Bodies as both services write and read them: one struct per request, unknown fields refused."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from .events import Limits, PatchStep, Storage
+
+__all__ = [
+    "AnswerWait",
+    "AppendEvents",
+    "By",
+    "ClaimRuns",
+    "Decisions",
+    "NewEvent",
+    "ReleaseLease",
+    "RenewLeases",
+    "SendMessage",
+    "SendSignal",
+    "SettleEffect",
+    "StartRun",
+]
+
+MAX_EVENTS_PER_REQUEST = 1_000  # one frame is held in memory, folded twice and synced at once
+MAX_EVENT_BYTES = 1 << 20  # larger values are blobs: store by hash, log the hash
+MAX_BODY_BYTES = 8 << 20  # eight full events; also the largest blob
+MAX_WAIT_S = 60.0  # a poll holds a thread: longer ones ask again
+
+
+class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A request's body."""
+
+
+class StartRun(Body, omit_defaults=True):
+    """PUT /runs/{run}, POST /runs. `id` makes the repeat of a POST without `run` safe."""
+
+    run: str | None = None
+    agent: str | None = None
+    agent_version: int | None = None
+    input: Any = None
+    seed: int | None = None
+    labels: dict[str, str] | None = None
+    storage: Storage | None = None
+    reducer: Literal["agent", "merge", "none"] | None = None
+    limits: Limits | None = None
+    id: str | None = None
+
+
+class NewEvent(Body):
+    """An event on its way in; without `id` the safe repeat is lost."""
+
+    type: str
+    data: Any = None
+    id: str | None = None
+
+
+class Decisions(Body):
+    """Taken only if the run's last event before this frame is `after`."""
+
+    after: int
+    events: list[NewEvent]
+
+
+class AppendEvents(Body, omit_defaults=True):
+    """POST /runs/{run}/events: one frame, one fsync, all or nothing (I2)."""
+
+    events: list[NewEvent] = []
+    epoch: int | None = None
+    expected_seq: int | None = None
+    decisions: Decisions | None = None
+
+
+class Appended(Body):
+    """The answer to an append; `decisions` is null where none were sent.
+
+    `at` is the store's time of every event of the frame: the writer folds them without reading.
+    """
+
+    run: str
+    first_seq: int | None
+    last_seq: int | None
+    head_seq: int
+    at: str | None = None
+    decisions: Literal["taken", "stale", "refused"] | None = None
+    refused: dict[str, Any] | None = None
+
+
+class By(Body, omit_defaults=True):
+    """POST cancel, pause, unpause, approve, reject."""
+
+    by: str | None = None
+    reason: str | None = None
+    id: str | None = None
+
+
+class SendMessage(Body, omit_defaults=True):
+    content: Any
+    by: str | None = None
+    mode: Literal["queue"] = "queue"
+    id: str | None = None
+
+
+class SendSignal(Body, omit_defaults=True):
+    payload: Any = None
+    by: str | None = None
+    id: str | None = None
+
+
+class AnswerWait(Body, omit_defaults=True):
+    answer: Any
+    args: dict[str, Any] | None = None
+    by: str | None = None
+    id: str | None = None
+
+
+class SettleEffect(Body, omit_defaults=True):
+    outcome: Literal["happened", "did_not_happen"]
+    result: Any = None
+    evidence: Any = None
+    by: str | None = None
+    id: str | None = None
+
+
+class Held(Body):
+    run: str
+    epoch: int
+
+
+class ClaimRuns(Body):
+    """POST /claims. `agents`: names this worker has. `holding`: leases it knows that it holds.
+
+    `worker`: random per process; `claim`: random per claim, the same on its repeat.
+    """
+
+    worker: str
+    claim: str
+    agents: list[str]
+    schema_version: int
+    holding: list[Held] = []
+    limit: int = 1
+    ttl_s: float = 10.0
+    timeout_s: float = 0.0
+
+
+class Grant(Body):
+    run: str
+    epoch: int
+    head_seq: int
+    agent: str | None
+    first: bool  # of the run: every later grant appends run_resumed first
+
+
+class RenewLeases(Body):
+    """POST /leases: renew many at once."""
+
+    worker: str
+    leases: list[Held]
+
+
+class ReleaseLease(Body):
+    """DELETE /runs/{run}/lease."""
+
+    worker: str
+    epoch: int
+    why: Literal["released", "draining"] = "released"
+
+
+class PatchState(Body):
+    patch: list[PatchStep]
+    by: str | None = None
+    reason: str | None = None
+    id: str | None = None
