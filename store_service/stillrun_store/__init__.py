@@ -1,0 +1,1 @@
+"""store_service: durable runs behind HTTP, in plain files."""

@@ -1,0 +1,52 @@
+"""The storage engine: numbered opaque events in checksummed files. It knows no event type.
+
+The files are drawn in FORMAT.md. All file calls are in `files`, all bytes in `format`."""
+
+from .engine import Engine
+from .errors import (
+    BadBlob,
+    DamagedLog,
+    DataDirBusy,
+    DataDirUnusable,
+    DiskFull,
+    NoSuchRun,
+    OutcomeUnknown,
+    RunExists,
+    StorageError,
+    UnsupportedFormat,
+)
+from .files import Files, OsFiles
+from .info import (
+    Appended,
+    Damage,
+    RecoveryReport,
+    RunInfo,
+    Sizes,
+    SnapshotFault,
+    SnapshotInfo,
+    TornTail,
+)
+
+__all__ = [
+    "Appended",
+    "BadBlob",
+    "Damage",
+    "DamagedLog",
+    "DataDirBusy",
+    "DataDirUnusable",
+    "DiskFull",
+    "Engine",
+    "Files",
+    "NoSuchRun",
+    "OsFiles",
+    "OutcomeUnknown",
+    "RecoveryReport",
+    "RunExists",
+    "RunInfo",
+    "Sizes",
+    "SnapshotFault",
+    "SnapshotInfo",
+    "StorageError",
+    "TornTail",
+    "UnsupportedFormat",
+]

@@ -1,0 +1,81 @@
+"""What can go wrong in the storage engine, and what the caller may do next.
+
+StorageError
+├── DataDirBusy        another process holds the directory: stop it, or start later
+├── DataDirUnusable    the directory cannot be used as it is: a person fixes it (path, reason)
+├── UnsupportedFormat  files of another format version: use the code that wrote them
+├── RunExists          create: the id is taken
+├── NoSuchRun          the id was never created
+├── DamagedLog         this run is refused from that seq on; others work (run, seq, detail)
+├── DiskFull           nothing was written; the same call works once there is space
+├── OutcomeUnknown     the disk failed: written or not, nobody knows; the process must end
+└── BadBlob            bytes and hash do not belong together
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = [
+    "BadBlob",
+    "DamagedLog",
+    "DataDirBusy",
+    "DataDirUnusable",
+    "DiskFull",
+    "NoSuchRun",
+    "OutcomeUnknown",
+    "RunExists",
+    "StorageError",
+    "UnsupportedFormat",
+]
+
+
+class StorageError(Exception):
+    """Base of everything the engine raises by design (misuse is ValueError)."""
+
+
+class DataDirBusy(StorageError):
+    """Another process holds the lock of this data directory."""
+
+
+class DataDirUnusable(StorageError):
+    """The data directory cannot be read or written as it is."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class UnsupportedFormat(StorageError):
+    """The directory was written by other code than this; nothing was written to it (I9)."""
+
+
+class RunExists(StorageError):
+    """A run of this id exists; ids are never reused."""
+
+
+class NoSuchRun(StorageError):
+    """No run of this id exists."""
+
+
+class DamagedLog(StorageError):
+    """The log of `run` cannot be trusted from `seq` on; its bytes were left as they are (I11)."""
+
+    def __init__(self, run: str, seq: int, detail: str) -> None:
+        super().__init__(f"run {run}: damaged at seq {seq}: {detail}")
+        self.run = run
+        self.seq = seq
+        self.detail = detail
+
+
+class DiskFull(StorageError):
+    """No space (or quota, or file size) left; nothing was written, appends resume by themselves."""
+
+
+class OutcomeUnknown(StorageError):
+    """A sync or an undo failed. Never retried, never acknowledged; every later write is refused."""
+
+
+class BadBlob(StorageError):
+    """The bytes do not have the hash they are named by."""

@@ -1,0 +1,278 @@
+"""A crash or a failing call at every single file call: nothing acknowledged is lost (I1, I2)."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from contextlib import suppress
+
+import pytest
+
+from stillrun_store.storage import DiskFull, Engine, OutcomeUnknown, StorageError
+from stillrun_store.storage.format import FRAME
+from unit.storage.faults import LEFTOVERS, Crash, FaultyDisk, Unsynced, copy, crash_at, fail_at
+from unit.storage.logs import NEVER_S, payload, segment, unsealed
+from unit.storage.story import SEGMENT_BYTES, Story
+
+
+def told(data, plan=None):
+    """The story told on a faulty disk up to its crash, if it has one."""
+    data.mkdir(parents=True)
+    disk, story = FaultyDisk(data, plan), Story()
+    with suppress(Crash):
+        story.tell(data, disk)
+    disk.release()
+    return disk, story
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory):
+    """Names of all the calls of the undisturbed story."""
+    disk, story = told(tmp_path_factory.mktemp("calls") / "data")
+    assert story.errors == []
+    assert len(story.acked["run"]) == 10 and len(story.acked["other"]) == 3
+    assert {"pwrite", "fdatasync", "fsync", "fsync_dir", "rename", "mkdir", "open_new"} <= set(
+        disk.calls
+    )
+    return disk.calls
+
+
+def test_the_story_passes_a_roll_a_seal_and_snapshots(tmp_path):
+    """The positive control: without these, the crash points below would prove little."""
+    disk, story = told(tmp_path / "data")
+    names = [path.name for path in segment(tmp_path / "data").parent.iterdir()]
+    assert sum(name.startswith("events-") for name in names) >= 2
+    assert sum(name.startswith("snapshot-") for name in names) == 2
+    for leftover in LEFTOVERS:
+        story.check(disk.leave(tmp_path / leftover, leftover))
+
+
+def test_a_crash_at_any_call_loses_nothing_acknowledged(tmp_path, calls):
+    acked = 0
+    for k, name in enumerate(calls, start=1):
+        for how in ("crash", "half") if name == "pwrite" else ("crash",):
+            disk, story = told(tmp_path / f"{k}-{how}", crash_at(k, how))
+            assert disk.crashed and disk.fired == 1
+            acked += sum(map(len, story.acked.values()))
+            for leftover in LEFTOVERS:
+                story.check(disk.leave(tmp_path / f"{k}-{how}-{leftover}", leftover))
+        shutil.rmtree(tmp_path, ignore_errors=True)
+    assert acked > 400  # the crashes hit a store that had something to lose
+
+
+def test_the_harness_finds_a_missing_sync(tmp_path, calls, monkeypatch):
+    """The positive control: without fdatasync, a power cut loses what was acknowledged."""
+    monkeypatch.setattr(FaultyDisk, "fdatasync", lambda self, fd: self._call("fdatasync"))
+    lost = 0
+    for k in range(1, len(calls) + 1, 5):
+        disk, story = told(tmp_path / f"{k}", crash_at(k))
+        try:
+            story.check(disk.leave(tmp_path / f"{k}-none", "none"))
+        except AssertionError:
+            lost += 1
+    assert lost > 10
+
+
+@pytest.mark.parametrize("for_ever", [False, True], ids=["once", "from then on"])
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=errno.errorcode.get)
+def test_a_call_that_fails_anywhere_loses_nothing_acknowledged(tmp_path, calls, code, for_ever):
+    fired = refused = 0
+    for k in range(1, len(calls) + 1):
+        disk, story = told(tmp_path / f"{k}", fail_at(k, code, for_ever=for_ever))
+        assert disk.fired
+        fired += 1
+        refused += bool(story.errors)
+        for leftover in ("all", "none"):
+            story.check(disk.leave(tmp_path / f"{k}-{leftover}", leftover))
+        shutil.rmtree(tmp_path, ignore_errors=True)
+    assert fired == len(calls) and refused > fired // 2
+
+
+TEARS = {
+    "torn tail": lambda path: path.write_bytes(path.read_bytes()[:-5]),
+    "zeros": lambda path: path.write_bytes(path.read_bytes() + bytes(700)),
+    "torn roll": lambda path: path.with_name("events-00000000000000000007.log").write_bytes(b"to"),
+    "no seal": lambda path: None,
+    "half-made run": lambda path: (path.parents[1] / ("x-" + "0" * 16)).mkdir(),
+}
+
+
+TORN_BYTES = {  # what is cut; it is never in neither file, log or copy
+    "torn tail": lambda path: path.read_bytes()[torn_frame_offset(path) :],
+    "zeros": lambda path: bytes(700),
+    "torn roll": lambda path: b"to",
+}
+
+
+def torn_frame_offset(path):
+    """Where the torn last frame starts: it lost five bytes."""
+    return path.stat().st_size + 5 - (FRAME.size + 3 + len(payload(6)))
+
+
+@pytest.mark.parametrize("tear", TEARS)
+def test_a_crash_at_any_call_of_recovery_loses_nothing(tmp_path, tear):
+    data = unsealed(tmp_path / "torn", 6, files=Unsynced())
+    TEARS[tear](segment(data))
+    kept = 5 if tear == "torn tail" else 6
+    torn = TORN_BYTES.get(tear, lambda path: b"")(segment(data))
+    crashed, k = 0, 0
+    while True:
+        k += 1
+        case = copy(data, tmp_path / f"{k}")
+        disk = FaultyDisk(case, crash_at(k))
+        try:
+            Engine.open(case, files=disk, seal_after_s=NEVER_S).close()
+            disk.release()
+            break  # k is past the last call
+        except Crash:
+            crashed += 1
+        disk.release()
+        for leftover in LEFTOVERS:
+            left = disk.leave(tmp_path / f"{k}-{leftover}", leftover)
+            assert any(torn in path.read_bytes() for path in left.rglob("events-*"))
+            engine = Engine.open(left, files=Unsynced(), seal_after_s=NEVER_S)
+            assert engine.recovery.damaged == []
+            expected = [payload(seq) for seq in range(1, kept + 1)]
+            assert engine.read("run", 1, kept) == expected
+            assert engine.append("run", [b"more"]).first_seq == kept + 1
+            engine.close()
+    assert crashed > 15
+
+
+@pytest.mark.parametrize("tear", TEARS)
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=errno.errorcode.get)
+def test_a_call_of_recovery_that_fails_loses_nothing(tmp_path, tear, code):
+    data = unsealed(tmp_path / "torn", 6, files=Unsynced())
+    TEARS[tear](segment(data))
+    kept = 5 if tear == "torn tail" else 6
+    k, fired = 0, True
+    while fired:
+        k += 1
+        case = copy(data, tmp_path / f"{k}")
+        disk = FaultyDisk(case, fail_at(k, code, for_ever=False))
+        with suppress(StorageError):
+            Engine.open(case, files=disk, seal_after_s=NEVER_S).close()
+        disk.release()
+        fired = bool(disk.fired)
+        for leftover in ("all", "none"):
+            left = disk.leave(tmp_path / f"{k}-{leftover}", leftover)
+            engine = Engine.open(left, files=Unsynced(), seal_after_s=NEVER_S)
+            assert engine.recovery.damaged == []
+            assert engine.read("run", 1, kept) == [payload(seq) for seq in range(1, kept + 1)]
+            assert engine.append("run", [b"more"]).first_seq == kept + 1
+            engine.close()
+    assert k > 15
+
+
+def test_a_failed_fdatasync_is_never_acknowledged_and_ends_all_writing(tmp_path):
+    (tmp_path / "data").mkdir()
+    disk, told_of = FaultyDisk(tmp_path / "data"), []
+    engine = Engine.open(
+        tmp_path / "data", files=disk, seal_after_s=NEVER_S, on_fatal=told_of.append
+    )
+    engine.create("run", "0" * 16, [payload(1)])
+    engine.create("other", "1" * 16, [payload(1)])
+    syncs = len([name for name in disk.calls if name == "fdatasync"])
+    disk.plan = lambda call, name: errno.EIO if name == "fdatasync" else None
+    with pytest.raises(OutcomeUnknown) as refused:
+        engine.append("run", [payload(2)])
+    assert told_of == [refused.value]
+    disk.plan = lambda call, name: None
+    for write in (
+        lambda: engine.append("run", [payload(2)]),
+        lambda: engine.append("other", [payload(2)]),
+        lambda: engine.create("third", "2" * 16, [payload(1)]),
+        lambda: engine.put_snapshot("run", 1, b""),
+        lambda: engine.flush(),
+    ):
+        with pytest.raises(OutcomeUnknown):
+            write()
+    assert disk.calls.count("fdatasync") == syncs + 1  # not tried again
+    assert engine.info("run").head_seq == 1
+    assert engine.read("run", 1, 1) == [payload(1)]
+    assert len(told_of) == 1
+    engine.close()
+    disk.release()
+
+
+def test_an_event_whose_sync_failed_is_written_again_before_it_is_served(tmp_path):
+    """The page cache shows the event and calls it clean; the disk never got it."""
+    data = tmp_path / "data"
+    data.mkdir()
+    disk = FaultyDisk(data)
+    engine = Engine.open(data, files=disk, seal_after_s=NEVER_S)
+    engine.create("run", "0" * 16, [payload(1)])
+    disk.plan = lambda call, name: errno.EIO if name == "fdatasync" else None
+    with pytest.raises(OutcomeUnknown):
+        engine.append("run", [payload(2)])
+    engine.close()
+    disk.release()
+    disk.plan = lambda call, name: None
+    engine = Engine.open(data, files=disk, seal_after_s=NEVER_S)  # a restart, no power cut
+    assert engine.read("run", 1, 2) == [payload(1), payload(2)]
+    disk.release()  # and now the power is cut
+    again = Engine.open(disk.leave(tmp_path / "left", "none"), files=Unsynced())
+    assert again.read("run", 1, 2) == [payload(1), payload(2)]
+    again.close()
+    with suppress(OSError, KeyError):
+        engine.close()
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG], ids=errno.errorcode.get)
+@pytest.mark.parametrize("sealed", [False, True])
+def test_on_a_full_disk_appends_are_refused_whole_and_resume_by_themselves(tmp_path, code, sealed):
+    data = tmp_path / "data"
+    data.mkdir()
+    disk, told_of = FaultyDisk(data), []
+    engine = Engine.open(
+        data,
+        files=disk,
+        seal_after_s=NEVER_S,
+        on_fatal=told_of.append,
+        max_segment_bytes=SEGMENT_BYTES,
+    )
+    engine.create("run", "0" * 16, [payload(1)])
+    for seq in range(2, 12):
+        if sealed:
+            engine.flush()
+        size = segment(data).stat().st_size
+        disk.plan = lambda call, name: code if name == "pwrite" else None
+        for write in (
+            lambda seq=seq: engine.append("run", [payload(seq)]),
+            lambda: engine.create("new", "1" * 16, [payload(1)]),
+            lambda: engine.put_snapshot("run", 1, b"state"),
+        ):
+            with pytest.raises(DiskFull):
+                write()
+        assert engine.read("run", 1, seq - 1) == [payload(n) for n in range(1, seq)]
+        assert segment(data).stat().st_size in (size, size - 60)
+        after_a_power_cut = disk.leave(tmp_path / f"{seq}", "none")
+        assert segment(after_a_power_cut).read_bytes() == segment(data).read_bytes()
+        disk.plan = lambda call, name: None
+        assert engine.append("run", [payload(seq)]).last_seq == seq
+    assert engine.create("new", "1" * 16, [payload(1)]).last_seq == 1
+    assert told_of == []
+    engine.close()
+    disk.release()
+    again = Engine.open(data, files=Unsynced())
+    assert again.read("run", 1, 11) == [payload(seq) for seq in range(1, 12)]
+    assert again.recovery.torn_tails == [] and again.recovery.half_made == []
+    again.close()
+
+
+def test_a_full_disk_whose_undo_fails_too_ends_all_writing(tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    disk, told_of = FaultyDisk(data), []
+    engine = Engine.open(data, files=disk, seal_after_s=NEVER_S, on_fatal=told_of.append)
+    engine.create("run", "0" * 16, [payload(1)])
+    disk.plan = lambda call, name: {"pwrite": errno.ENOSPC, "ftruncate": errno.EIO}.get(name)
+    with pytest.raises(OutcomeUnknown):
+        engine.append("run", [payload(2)])
+    assert len(told_of) == 1
+    engine.close()
+    disk.release()
+    again = Engine.open(data, files=Unsynced())
+    assert again.read("run", 1, 1) == [payload(1)]
+    assert len(again.recovery.torn_tails) == 1
+    again.close()
