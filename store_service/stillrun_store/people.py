@@ -1,0 +1,161 @@
+"""What people do to runs: messages, signals, answers, cancel, pause, settling doubts.
+
+Always: it works while every agent is down; an `id` makes a repeat safe, also after the run moved
+on or closed (I4); a deadline is judged once, here or by the sweep, under the run's lock.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from stillrun import events as ev
+from stillrun.errors import CheckRefused, EffectNotFound, InvalidBody, WaitNotFound, WaitNotOpen
+from stillrun.state import State, Wait, view_wait
+from stillrun.values import check_event_id, check_name
+from stillrun.wire import AnswerWait, Appended, By, SendMessage, SendSignal, SettleEffect
+
+from .append import write
+from .runs import Entry, Loaded
+from .store import Draft, Store, new_event_id
+from .timers import fire_due
+
+__all__ = [
+    "answer",
+    "answer_only_approval",
+    "cancel",
+    "pause",
+    "send_message",
+    "send_signal",
+    "settle",
+    "unpause",
+]
+
+Result = tuple[Appended, bool]
+
+
+def _id(event_id: str | None) -> str:
+    return new_event_id() if event_id is None else check_event_id(event_id, "id")
+
+
+def send_message(store: Store, run: str, body: SendMessage) -> Result:
+    """Queue a message for the run."""
+    event_id = _id(body.id)
+    data = ev.MessageAdded(
+        # The message's own id follows from the event's: a repeat is the same message.
+        message=f"u{event_id[:12]}",
+        content=body.content,
+        mode=body.mode,
+        by=body.by,
+    )
+    return write(store, run, [Draft(type="message_added", data=data, id=event_id)])
+
+
+def send_signal(store: Store, run: str, name: str, body: SendSignal) -> Result:
+    """Resolve the oldest wait for this signal, or keep it for a later one."""
+    data = ev.SignalReceived(name=check_name(name), payload=body.payload, by=body.by)
+    return write(store, run, [Draft(type="signal_received", data=data, id=_id(body.id))])
+
+
+def cancel(store: Store, run: str, body: By) -> Result:
+    """Ask for the end; the store ends the run itself when nothing is open, in doubt or leased."""
+    data = ev.CancelRequested(by=body.by, reason=body.reason)
+    return write(store, run, [Draft(type="cancel_requested", data=data, id=_id(body.id))])
+
+
+def pause(store: Store, run: str, body: By) -> Result:
+    """Start nothing new; what is in flight may finish."""
+    data = ev.RunPaused(by=body.by, reason=body.reason)
+    return write(store, run, [Draft(type="run_paused", data=data, id=_id(body.id))])
+
+
+def unpause(store: Store, run: str, body: By) -> Result:
+    """Go on where the run was paused."""
+    data = ev.RunUnpaused(by=body.by, reason=body.reason)
+    return write(store, run, [Draft(type="run_unpaused", data=data, id=_id(body.id))])
+
+
+def answer(store: Store, run: str, wait_id: str, body: AnswerWait) -> Result:
+    """Answer one wait. A late or second answer raises WaitNotOpen with the one that stands."""
+    data = ev.WaitResolved(
+        wait=wait_id, reason="answered", answer=body.answer, args=body.args, by=body.by
+    )
+
+    def judge(entry: Entry, loaded: Loaded) -> None:
+        fire_due(store, entry, loaded)
+        if wait_id not in loaded.state.control.waits:
+            _refuse(loaded.state, wait_id)
+
+    draft = Draft(type="wait_resolved", data=data, id=_id(body.id))
+    return write(store, run, [draft], before=judge)
+
+
+def answer_only_approval(store: Store, run: str, word: str, body: By) -> Result:
+    """approve or reject the run's only open approval; several are a refusal with the list."""
+    event_id = _id(body.id)
+
+    def resolved(wait_id: str) -> Draft:
+        data = ev.WaitResolved(wait=wait_id, reason="answered", answer=word, by=body.by)
+        return Draft(type="wait_resolved", data=data, id=event_id)
+
+    def judge(entry: Entry, loaded: Loaded) -> list[Draft]:
+        fire_due(store, entry, loaded)
+        waits = loaded.state.control.waits.values()
+        approvals = [wait for wait in waits if wait.kind == "approval"]
+        if len(approvals) > 1:
+            listed = [view_wait(wait) for wait in approvals]
+            detail = "several approvals are open: answer one by its id"
+            raise CheckRefused("several_open", detail, waits=listed)
+        if not approvals:
+            _refuse(loaded.state, None)
+        return [resolved(approvals[0].wait)]
+
+    # For a repeat, the stored event tells which wait it was.
+    with store.writing(run) as (entry, loaded):
+        stored = _stored_answer(store, entry, loaded, event_id)
+    first = resolved(stored or "w0")
+    return write(store, run, [first], before=judge)
+
+
+def _stored_answer(store: Store, entry: Entry, loaded: Loaded, event_id: str) -> str | None:
+    for seq in loaded.ids.candidates(event_id):
+        for event in store.events(entry, seq, seq):
+            if event.id == event_id and isinstance(event.data, ev.WaitResolved):
+                return event.data.wait
+    return None
+
+
+def _refuse(state: State, wait_id: str | None) -> None:
+    waits: dict[str, Wait] = {} if state.content is None else state.content.waits
+    if wait_id is None:
+        closed = [wait for wait in waits.values() if wait.kind == "approval"]
+        facts: dict[str, Any] = {"answered": view_wait(closed[-1])} if closed else {}
+        raise WaitNotOpen("no approval is open", **facts)
+    wait = waits.get(wait_id)
+    if wait is None:
+        raise WaitNotFound(f"no wait {wait_id!r:.60}")
+    raise WaitNotOpen(f"{wait_id} is {wait.status}", answered=view_wait(wait))
+
+
+def settle(store: Store, run: str, effect: str, body: SettleEffect) -> Result:
+    """Say what happened to an effect in doubt: a person, or a fenced worker that has the result."""
+    if body.outcome == "did_not_happen" and body.result is not None:
+        raise InvalidBody("/result", "what did not happen has no result")
+    data = ev.EffectSettled(
+        effect=effect,
+        outcome=body.outcome,
+        result=body.result,
+        evidence=body.evidence,
+        by=body.by,
+    )
+
+    def judge(entry: Entry, loaded: Loaded) -> None:
+        known = _EFFECT_ID.match(effect)
+        if known is None or int(known[1]) > loaded.state.control.ordinal:
+            raise EffectNotFound(f"run {run!r} has no effect {effect!r:.40}")
+
+    draft = Draft(type="effect_settled", data=data, id=_id(body.id))
+    return write(store, run, [draft], before=judge)
+
+
+_EFFECT_ID = re.compile(r"e([1-9][0-9]{0,17})\Z")

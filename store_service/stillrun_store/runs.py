@@ -1,0 +1,124 @@
+"""One run in the store's memory: what is always kept, and what can be rebuilt from its files.
+
+Always: `Entry` is small and exists for every run; `Loaded` is a fold of the log, dropped and
+rebuilt at will (I3); both change only under the entry's lock; `state` holds durable events only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from dataclasses import dataclass, field
+
+import msgspec
+
+from stillrun.state import Control, State
+from stillrun.status import is_runnable, next_due_ms, status
+
+__all__ = ["Entry", "Ids", "Loaded", "Summary", "summarize"]
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What lists, claims and timers need of a run; derived, kept in the engine's index."""
+
+    reducer: str
+    agent: str | None
+    labels: dict[str, str]
+    created_at_ms: int
+    at_ms: int
+    status: str
+    runnable: bool
+    epoch: int = 0
+    lease_worker: str | None = None
+    lease_ttl_s: float = 0.0
+    due_ms: int | None = None
+    open_waits: int = 0
+    live_effects: int = 0
+    parent: str | None = None
+    deleted: bool = False
+
+    @property
+    def closed(self) -> bool:
+        return self.status in ("succeeded", "failed", "cancelled")
+
+
+def summarize(control: Control, now_ms: int) -> Summary:
+    """The summary of a run whose fold is `control`, as it stands at `now_ms`."""
+    return Summary(
+        reducer=control.reducer,
+        agent=control.agent,
+        labels=control.labels,
+        created_at_ms=control.created_at_ms,
+        at_ms=control.at_ms,
+        status=status(control, now_ms),
+        runnable=is_runnable(control, now_ms),
+        epoch=control.epoch,
+        lease_worker=None if control.lease is None else control.lease.worker,
+        lease_ttl_s=0.0 if control.lease is None else control.lease.ttl_s,
+        due_ms=next_due_ms(control, now_ms),
+        open_waits=len(control.waits),
+        live_effects=len(control.effects),
+        parent=None if control.parent is None else control.parent.run,
+        deleted=control.deleted,
+    )
+
+
+class Ids:
+    """Which event ids a run knows: 8-byte digests in seq order; a hit is confirmed in the log."""
+
+    def __init__(self, digests: bytes = b"") -> None:
+        self._digests = bytearray(digests)
+        self._seqs: dict[bytes, list[int]] | None = None
+
+    @staticmethod
+    def digest(event_id: str) -> bytes:
+        return hashlib.blake2b(bytes.fromhex(event_id), digest_size=8).digest()
+
+    def __len__(self) -> int:
+        return len(self._digests) // 8
+
+    def add(self, event_id: str) -> None:
+        digest = self.digest(event_id)
+        self._digests += digest
+        if self._seqs is not None:
+            self._seqs.setdefault(digest, []).append(len(self))
+
+    def candidates(self, event_id: str) -> list[int]:
+        """The seqs that may carry this id, usually none or one."""
+        if self._seqs is None:  # built on first use: most loads only read
+            self._seqs = {}
+            for at in range(len(self)):
+                digest = bytes(self._digests[at * 8 : at * 8 + 8])
+                self._seqs.setdefault(digest, []).append(at + 1)
+        return self._seqs.get(self.digest(event_id), [])
+
+    def packed(self) -> bytes:
+        return bytes(self._digests)
+
+
+@dataclass(slots=True)
+class Loaded:
+    """The fold of a run's log at its head, and the ids in it."""
+
+    state: State
+    ids: Ids
+    snapshot_seq: int | None = None  # what the fold started from
+    replayed_events: int = 0
+    bytes: int = 0  # of the log, about what the fold weighs in memory
+
+
+@dataclass(slots=True)
+class Entry:
+    """One run. `lease_until` is the store's monotonic clock; None without a live lease."""
+
+    run: str
+    log_id: str
+    head_seq: int
+    summary: Summary
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    queued: int = 0
+    loaded: Loaded | None = None
+    lease_until: float | None = None
+    damage: str | None = None
+    snapshot_asked: int = 0

@@ -1,0 +1,99 @@
+"""What the server process runs: open the data directory, then answer; a stop loses nothing."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+from stillrun.process import die_with_parent, on_stop
+
+from .app import create_app
+from .config import Config
+from .storage import Engine, StorageError
+from .store import Store
+from .timers import Timers
+
+__all__ = ["application", "load"]
+
+_log = logging.getLogger("stillrun_store")
+
+EXIT_DISK_FAILED = 70
+STOP_S = 3.0  # what requests in flight may take after a stop was asked for
+
+
+def load() -> Any:
+    """The WSGI application of this process; ends the process when it cannot serve."""
+    config = Config.from_env(os.environ)
+    logging.basicConfig(
+        level=config.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    die_with_parent()  # else a killed parent leaves us alive, holding the lock
+    sys.setswitchinterval(0.0001)  # one thread that folds must not cost the others milliseconds
+    try:
+        engine = Engine.open(config.data, on_fatal=_disk_failed)
+    except (StorageError, OSError) as error:
+        sys.stderr.write(f"stillrun-store cannot start: {error}\n")
+        sys.stderr.flush()
+        os._exit(1)
+    store = Store(engine, snapshot_every=config.snapshot_every)
+    timers = Timers(store)
+    timers.start()
+    flight = _InFlight(create_app(store, allowed_hosts=config.allowed_hosts))
+
+    def stop() -> None:
+        started = time.monotonic()
+        store.stop()
+        timers.join()
+        flight.wait(STOP_S)
+        store.close()
+        _log.info("stopped in %.2f s, all runs sealed", time.monotonic() - started)
+
+    on_stop(stop)
+    _report(store, config)
+    return flight
+
+
+application = load
+
+
+def _disk_failed(error: BaseException) -> None:
+    """fsync failed: nobody knows what is on the disk. Say so, answer what is in flight, end."""
+    _log.critical("the disk failed, ending: %s", error)
+    threading.Timer(0.2, os._exit, (EXIT_DISK_FAILED,)).start()
+
+
+def _report(store: Store, config: Config) -> None:
+    report = store.engine.recovery
+    _log.info("store %s in %s: %d runs", store.engine.store_id, config.data, len(store.entries()))
+    for tail in report.torn_tails:
+        _log.warning("torn tail cut: %s", tail)
+    for entry in store.entries():
+        if entry.damage is not None:
+            _log.error("run %s is damaged: %s", entry.run, entry.damage)
+
+
+class _InFlight:
+    """Counts requests, so that the files are closed after the last answer was made."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._count = 0
+        self._idle = threading.Condition()
+
+    def __call__(self, environ: Any, start_response: Any) -> Any:
+        with self._idle:
+            self._count += 1
+        try:
+            return self._app(environ, start_response)
+        finally:
+            with self._idle:
+                self._count -= 1
+                self._idle.notify_all()
+
+    def wait(self, timeout_s: float) -> None:
+        with self._idle:
+            self._idle.wait_for(lambda: self._count == 0, timeout_s)

@@ -1,0 +1,30 @@
+"""A store with its clocks in the test's hands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract.door import Door
+
+
+@pytest.fixture
+def open_door(tmp_path: Path) -> Iterator[Callable[..., Door]]:
+    """`open_door(snapshot_every=5)`: closed at the end."""
+    doors: list[Door] = []
+
+    def opened(name: str = "data", **options: Any) -> Door:
+        doors.append(Door(tmp_path / name, **options))
+        return doors[-1]
+
+    yield opened
+    for door in doors:
+        door.close()
+
+
+@pytest.fixture
+def door(open_door: Callable[..., Door]) -> Door:
+    return open_door()

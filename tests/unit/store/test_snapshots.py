@@ -1,0 +1,276 @@
+"""Snapshots are a cache: which are kept, which are believed, and that they change no answer (I3)."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from stillrun_store import snapshots
+from stillrun_store.runs import Ids
+from stillrun_store.snapshots import KEEP, surplus
+
+from contract.door import Door, event, good, note
+from services import eventually
+from stillrun import codec
+from stillrun.reducers import fold
+from unit.shared.anything import datas, json_values
+from unit.shared.runs import make_event
+
+# --- which are kept
+
+
+@pytest.mark.parametrize(
+    ("sizes", "log_bytes", "dropped"),
+    [
+        ([], 0, []),
+        ([(50, 10)], 0, []),
+        ([(50, 10), (100, 10)], 0, []),  # the newest two stay whatever they weigh
+        ([(50, 10), (100, 10), (150, 10)], 30, []),
+        ([(50, 10), (100, 10), (150, 10)], 29, [50]),
+        ([(50, 1), (100, 1), (150, 1), (200, 1)], 3, [50]),  # equal gaps: the oldest of them
+        ([(10, 1), (100, 1), (150, 1), (200, 1)], 3, [10]),
+        ([(90, 1), (100, 1), (150, 1), (200, 1)], 3, [100]),
+        ([(n, 100) for n in range(50, 501, 50)], 0, [50 * n for n in range(1, 9)]),
+    ],
+)
+def test_while_snapshots_outweigh_the_log_the_smallest_gap_is_made(sizes, log_bytes, dropped):
+    assert sorted(surplus(sizes, log_bytes)) == dropped
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 500), st.integers(1, 99)), unique_by=lambda x: x[0]).map(sorted),
+    st.integers(0, 2_000),
+)
+def test_what_is_kept_is_not_heavier_than_the_log_or_only_two(sizes, log_bytes):
+    dropped = surplus(sizes, log_bytes)
+    kept = [size for size in sizes if size[0] not in dropped]
+    assert kept[-KEEP:] == sizes[-KEEP:]
+    assert len(kept) <= KEEP or sum(weight for _, weight in kept) <= log_bytes
+
+
+# --- when they are taken
+
+
+@pytest.fixture
+def open_door(tmp_path):
+    doors = []
+
+    def opened(**options):
+        doors.append(Door(tmp_path / f"data{len(doors)}", **options))
+        return doors[-1]
+
+    yield opened
+    for door in doors:
+        door.close()
+
+
+def seqs(door, run="r"):
+    return [info.seq for info in door.store.engine.snapshots(run)]
+
+
+def fill(door, count, run="r", **options):
+    for n in range(count):
+        good(door.append(run, note({f"k{n % 7}": n, "pad": "x" * 300}), **options), 201)
+
+
+@pytest.mark.parametrize(("every", "own"), [(5, None), (50, 5)])
+def test_every_k_events_one_is_written_in_the_background(open_door, every, own):
+    door = open_door(snapshot_every=every)
+    storage = {} if own is None else {"storage": {"model": "hybrid", "every": own}}
+    door.outsider(**storage)
+    for written in (5, 10, 15):
+        fill(door, written - door.head())
+        eventually(lambda written=written: written in seqs(door), f"a snapshot at {written}")
+    door.reopened()
+    assert seqs(door)[-2:] == [10, 15]
+    assert door.get("/runs/r@12/state").headers["Snapshot-Seq"] == "10"
+
+
+def test_one_frame_over_several_boundaries_writes_one(open_door):
+    door = open_door(snapshot_every=5)
+    door.outsider()
+    good(door.append("r", *(note() for _ in range(23))), 201)
+    eventually(lambda: seqs(door) == [24], "a snapshot at the end of the frame")
+
+
+def test_a_snapshot_that_cannot_be_written_fails_no_append(open_door, monkeypatch):
+    door = open_door(snapshot_every=2)
+    door.outsider()
+    tried = []
+
+    def full(run, seq, body):
+        tried.append(seq)
+        raise OSError("no room")
+
+    monkeypatch.setattr(door.store.engine, "put_snapshot", full)
+    fill(door, 9)
+    eventually(lambda: tried, "a snapshot was tried")
+    assert door.head() == 10 and seqs(door) == []
+
+
+def test_old_ones_go_when_they_outweigh_the_log(open_door):
+    door = open_door(snapshot_every=2)
+    door.outsider(input={"big": "y" * 20_000})
+    fill(door, 30)
+    door.reopened()  # what was asked for is written by then
+    assert len(seqs(door)) == KEEP and seqs(door)[-1] == 30
+
+
+# --- which are believed
+
+
+def put(door, seq, **changed):
+    loaded = door.store.state_at(door.store.entry("r"), seq)
+    body = codec.decode_msgpack(snapshots._packed(loaded.state, loaded.ids.packed()))
+    door.store.engine.put_snapshot("r", seq, codec.encode_msgpack({**body, **changed}))
+
+
+def wrong_state(door):
+    other = codec.encode_state(fold([make_event(1, ("x.y", 1))]))
+    return {"state": other}
+
+
+WRONG = {
+    "a newer schema version": lambda door: {"schema_version": 2},
+    "no schema version": lambda door: {"schema_version": None},
+    "a digest that differs": lambda door: {"digest": b"\0" * 16},
+    "another state": wrong_state,
+    "no state": lambda door: {"state": b"", "digest": b""},
+    "too few ids": lambda door: {"ids": b"\0" * 8},
+    "ids of another type": lambda door: {"ids": 7},
+    "a state of another type": lambda door: {"state": None},
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_snapshot_that_does_not_fit_is_ignored_and_never_an_empty_state(open_door, wrong):
+    door = open_door()
+    door.outsider()
+    fill(door, 9)
+    truth = {n: door.get(f"/runs/r@{n}/state").body for n in range(1, 11)}
+    put(door, 4)
+    put(door, 8, **WRONG[wrong](door))
+    door.reopened()
+    for n, body in truth.items():
+        answer = good(door.get(f"/runs/r@{n}/state"))
+        assert answer.body == body
+        assert answer.headers.get("Snapshot-Seq") == ("4" if n >= 4 else None)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "of another run", "of another seq"])
+def test_a_damaged_or_foreign_file_is_ignored_and_reported(open_door, damage):
+    door = open_door(snapshot_every=4)
+    for run in ("r", "s"):
+        door.outsider(run, input={"me": run})
+        fill(door, 9, run)
+    truth = door.get("/runs/r/state").raw
+    door.close()
+    [path] = door.path.glob("runs/r-*/snapshot-*8.snap")
+    data = path.read_bytes()
+    match damage:
+        case "cut":
+            path.write_bytes(data[:-3])
+        case "flipped":
+            path.write_bytes(data[:200] + bytes([data[200] ^ 1]) + data[201:])
+        case "empty":
+            path.write_bytes(b"")
+        case "of another run":
+            [other] = door.path.glob("runs/s-*/snapshot-*8.snap")
+            shutil.copy(other, path)
+        case "of another seq":
+            [other] = door.path.glob("runs/r-*/snapshot-*4.snap")
+            shutil.copy(other, path)
+    door._open()
+    answer = good(door.get("/runs/r/state"))
+    assert answer.raw == truth and answer.headers["Snapshot-Seq"] == "4"
+    assert door.get("/readyz").body["snapshots_ignored"] == 1
+
+
+def test_an_id_is_known_from_a_snapshot_alone(open_door):
+    door = open_door(snapshot_every=3)
+    door.outsider()
+    sent = note()
+    first = good(door.append("r", sent), 201).body
+    fill(door, 7)
+    door.reopened()
+    entry = door.store.entry("r")
+    entry.loaded = None
+    assert good(door.append("r", sent)).body == first
+    assert entry.loaded is not None and entry.loaded.snapshot_seq == 9
+
+
+def test_ids_of_one_digest_are_told_apart_in_the_log(open_door, monkeypatch):
+    monkeypatch.setattr(Ids, "digest", staticmethod(lambda event_id: b"\0" * 8))
+    door = open_door()
+    door.outsider()
+    sent = [note({"n": n}) for n in range(4)]
+    first = [good(door.append("r", one), 201).body for one in sent]
+    assert [good(door.append("r", one)).body for one in sent] == first
+
+
+# --- I3
+
+
+histories = st.lists(
+    st.lists(
+        st.one_of(
+            datas.map(lambda data: data if isinstance(data, tuple) else None),
+            st.tuples(st.just("x.y"), json_values),
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+    max_size=8,
+)
+
+
+@pytest.mark.parametrize("reducer", ["merge", "none", "agent"])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(history=histories)
+def test_a_state_is_the_same_with_snapshots_without_cold_and_warm(
+    tmp_path_factory, reducer, history
+):
+    doors = [
+        Door(tmp_path_factory.mktemp("i3"), snapshot_every=every) for every in (1, 3, 1_000_000)
+    ]
+    for door in doors:
+        door.start(reducer=reducer, agent="a", input={"deep": {"x": 1}})
+        worker = door.worker()
+        for frame in history:
+            sent = [
+                {"type": one[0], "data": one[1]}
+                if one is not None and not has_bytes(one[1])
+                else event("vars_changed", change={"merge": {"n": 1}})
+                for one in frame
+            ]
+            good(worker.append(*sent), 201)
+    shown = [states(door) for door in doors]
+    assert shown[0] == shown[1] == shown[2]
+    for door, warm in zip(doors, shown, strict=True):
+        door.reopened()
+        assert states(door) == warm, "cold"
+        for info in door.store.engine.snapshots("r"):
+            door.store.engine.drop_snapshot("r", info.seq)
+        door.store.entry("r").loaded = None
+        assert states(door) == warm, "without snapshots"
+        door.close()
+
+
+def has_bytes(value):
+    if isinstance(value, dict):
+        return any(has_bytes(item) for item in value.values())
+    return isinstance(value, bytes) or (isinstance(value, list) and any(map(has_bytes, value)))
+
+
+def states(door):
+    """Every state of the run, but for what is random in it."""
+    shown = []
+    for seq in range(1, door.head() + 1):
+        state = good(door.get(f"/runs/r@{seq}/state")).body["state"]
+        if isinstance(state, dict):
+            state.get("control", {}).pop("log_id", None)
+            state.get("control", {}).pop("lease", None)  # the claim's id is random
+        shown.append(codec.encode_msgpack(state))
+    return shown
