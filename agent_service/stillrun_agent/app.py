@@ -1,0 +1,96 @@
+"""The agent service as a Flask application: who is let in, what is refused, how errors are told.
+
+Always: an error is problem+json with a code of the shared tree; what a request asks for beyond its
+contract (a parameter, a media type, a foreign origin) is refused before its handler runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from flask import Flask, Response, request
+from werkzeug.exceptions import HTTPException, MethodNotAllowed, RequestEntityTooLarge
+
+from stillrun import errors
+from stillrun.client import StoreClient
+from stillrun.codec import encode_json
+from stillrun.wire import MAX_BODY_BYTES
+
+from .config import Config
+from .http import RETRY_AFTER_S, check_origin, problem
+from .registry import Registry
+from .routes import add_routes
+
+__all__ = ["create_app"]
+
+_log = logging.getLogger("stillrun.agent")
+
+_PROBLEM = "application/problem+json"
+
+
+def create_app(
+    config: Config,
+    *,
+    registry: Registry,
+    store: StoreClient,
+    is_ready: Callable[[], bool] = lambda: True,
+    stop: threading.Event | None = None,
+) -> Flask:
+    """The application. `is_ready`: whether the worker takes runs; `stop`, once set, ends polls."""
+    app = Flask("stillrun_agent", static_folder=None)
+    app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
+    app.url_map.merge_slashes = False
+    _add_errors(app)
+
+    @app.before_request
+    def let_in() -> None:
+        check_origin(
+            request.method,
+            request.headers.get("Host", ""),
+            request.headers.get("Origin"),
+            config.allowed_hosts,
+        )
+        if not request.accept_mimetypes.best_match(["application/json", _PROBLEM]) and (
+            "Accept" in request.headers
+        ):
+            raise errors.NotAcceptable("this service answers application/json")
+
+    add_routes(app, registry, store, is_ready, stop or threading.Event())
+    return app
+
+
+def _add_errors(app: Flask) -> None:
+    @app.errorhandler(errors.StillrunError)
+    def refused(error: errors.StillrunError) -> Response:
+        return _told(error)
+
+    @app.errorhandler(HTTPException)
+    def not_served(error: HTTPException) -> Response:
+        if isinstance(error, MethodNotAllowed):
+            allowed = ", ".join(sorted(error.valid_methods or ()))
+            answer = _told(errors.MethodNotAllowed(f"allowed here: {allowed}"))
+            answer.headers["Allow"] = allowed
+            return answer
+        if isinstance(error, RequestEntityTooLarge):
+            return _told(errors.TooLarge(f"a body has at most {MAX_BODY_BYTES} bytes"))
+        if error.code == 404:
+            return _told(errors.NotFound(f"nothing lives at {request.path!r:.200}"))
+        return _told(errors.MalformedBody(error.description or error.name))
+
+    @app.errorhandler(Exception)
+    def defect(error: Exception) -> Response:
+        request_id = uuid.uuid4().hex
+        _log.error("request %s failed", request_id, exc_info=error)
+        return _told(errors.Internal("a defect; the service's log has more", request_id=request_id))
+
+
+def _told(error: errors.StillrunError) -> Response:
+    shown: dict[str, Any] = problem(error, request.path)
+    answer = Response(encode_json(shown), status=error.status, mimetype=_PROBLEM)
+    if error.retryable:
+        answer.headers["Retry-After"] = str(RETRY_AFTER_S)
+    return answer

@@ -1,0 +1,173 @@
+"""Outcomes as facts: what a call's end means for its effect, by kind, policy and attempt.
+
+Always: a write that ended in a timeout or an exception is in doubt, never failed (I6, I7); a result
+is never refused after the call was made: what is too large goes to a blob, what cannot be stored
+is replaced by a note.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from stillrun import events as ev
+from stillrun.agent import DidNotHappen, Happened, Unknown
+from stillrun.check import MAX_RETRY_S
+from stillrun.codec import MSGPACK, encode_json, encode_msgpack, plain_data
+from stillrun.errors import StillrunError, Unavailable, UnsupportedValue
+from stillrun.events import BlobRef, Data, Problem
+from stillrun.state import Effect
+from stillrun.values import validate
+
+from .decide import AGENT, still_unknown
+from .tools import Call, Outcome, problem_of
+
+__all__ = ["facts_of", "facts_of_hook", "storable"]
+
+_log = logging.getLogger("stillrun.agent")
+
+MAX_INLINE_BYTES = 256 << 10  # a larger result would be read with every fold of the run
+MAX_PREVIEW_CHARS = 200
+MAX_READ_TRIES = 5  # a read that times out so often is answered as failed
+MAX_MODEL_TRIES = 8
+MAX_WRITE_TRIES = 8  # a write that is repeated by key so often without an answer: a person looks
+REPEAT_FIRST_S, REPEAT_MAX_S = 1.0, 60.0
+
+PutBlob = Callable[[bytes], str]
+
+
+def facts_of(outcome: Outcome, put_blob: PutBlob) -> list[Data]:
+    """The facts that record how a tool's or a model's call ended."""
+    call = outcome.call
+    error = outcome.error or Problem(type=outcome.what, message=f"{call.name}: {outcome.what}")
+    match outcome.what:
+        case "returned" if call.kind == "model":
+            return _replied(call, outcome.value, put_blob)
+        case "returned":
+            result, blob = storable(outcome.value, put_blob, call)
+            return [
+                ev.EffectSucceeded(effect=call.effect, result=result, blob=blob, vars=outcome.vars)
+            ]
+        case "not_done":
+            last = call.kind == "model" and call.attempt >= MAX_MODEL_TRIES
+            return [_failed(call, error, None if last else _seconds(outcome.retry_in_s))]
+        case "not_started":
+            return [_failed(call, error, 0.0)]
+        case "raised" if not call.writes:
+            return [_failed(call, error, None)]
+        case "raised":
+            return [_doubted(call, "error", error)]
+        case "timed_out":
+            error = Problem(type="timeout", message=f"no answer within {call.timeout_s:g} s")
+            if not call.writes and call.attempt >= MAX_READ_TRIES:
+                return [_failed(call, error, None)]
+            return [_doubted(call, "timeout", error)]
+
+
+def facts_of_hook(outcome: Outcome, effect: Effect, put_blob: PutBlob) -> list[Data]:
+    """What the callee says about an effect in doubt."""
+    call, answer = outcome.call, outcome.value
+    evidence = {"asked_by_key": call.key}
+    if outcome.what == "returned" and isinstance(answer, Happened):
+        result, blob = storable(answer.result, put_blob, call)
+        settled: list[Data] = [
+            ev.EffectSettled(
+                effect=call.effect,
+                outcome="happened",
+                result=result,
+                blob=blob,
+                evidence=evidence,
+                by=AGENT,
+            )
+        ]
+        if outcome.vars is not None:
+            settled.append(ev.VarsChanged(change=outcome.vars))
+        return settled
+    if outcome.what == "returned" and isinstance(answer, DidNotHappen):
+        return [
+            ev.EffectSettled(
+                effect=call.effect, outcome="did_not_happen", evidence=evidence, by=AGENT
+            )
+        ]
+    error = outcome.error
+    if outcome.what == "timed_out":
+        error = Problem(type="timeout", message=f"the hook said nothing in {call.timeout_s:g} s")
+    elif outcome.what == "returned" and answer is not None and not isinstance(answer, Unknown):
+        message = f"the hook answered a {type(answer).__name__}, which says nothing"
+        error = Problem(type="wrong_answer", message=message)
+    return [still_unknown(effect, error)]
+
+
+def storable(value: Any, put_blob: PutBlob, call: Call) -> tuple[Any, BlobRef | None]:
+    """The value for an event, or None and the reference of its blob."""
+    try:
+        plain = plain_data(value)
+        validate(plain)
+    except (TypeError, ValueError, RecursionError, UnsupportedValue) as error:
+        return _note(call, str(error)), None
+    encoded = encode_msgpack(plain)
+    if len(encoded) <= MAX_INLINE_BYTES:
+        return plain, None
+    if isinstance(plain, bytes):
+        data, media_type, preview = plain, "application/octet-stream", ""
+    elif isinstance(plain, str):
+        data, media_type, preview = plain.encode(), "text/plain; charset=utf-8", plain
+    else:
+        data, media_type, preview = encoded, MSGPACK, encode_json(plain, compact=True).decode()
+    try:
+        sha256 = put_blob(data)
+    except Unavailable:
+        raise
+    except StillrunError as error:
+        return _note(call, f"{len(data)} bytes: {error.detail}"), None
+    return None, BlobRef(
+        sha256=sha256,
+        size_bytes=len(data),
+        media_type=media_type,
+        preview=preview[:MAX_PREVIEW_CHARS],
+    )
+
+
+def _note(call: Call, why: str) -> dict[str, Any]:
+    """Stands for a result that cannot be kept: the call was made, so its outcome must land."""
+    _log.warning("the result of %s cannot be stored: %s", call, why)
+    return {"$unstorable": why[:MAX_PREVIEW_CHARS]}
+
+
+def _replied(call: Call, reply: Any, put_blob: PutBlob) -> list[Data]:
+    """A model's reply keeps its shape: only a large text goes to a blob."""
+    try:
+        calls = [{"name": each.name, "args": plain_data(each.args)} for each in reply.calls]
+        validate(calls)
+        size = len(encode_msgpack(calls))
+        if size > MAX_INLINE_BYTES:
+            raise ValueError(f"{size} bytes of calls in one reply")
+    except Exception as error:
+        return [_failed(call, problem_of(error), None)]
+    content, blob = storable(reply.content, put_blob, call)
+    if blob is not None:
+        content = {"$blob": plain_data(blob)}
+    return [ev.EffectSucceeded(effect=call.effect, result={"content": content, "calls": calls})]
+
+
+def _seconds(value: object) -> float | None:
+    """What an author gave as `retry_in_s`, if the store can take it: the outcome must land."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        return None
+    return float(min(value, MAX_RETRY_S))
+
+
+def _failed(call: Call, error: Problem, retry_in_s: float | None) -> Data:
+    return ev.EffectFailed(effect=call.effect, error=error, retry_in_s=retry_in_s)
+
+
+def _doubted(call: Call, why: Any, error: Problem) -> Data:
+    """Of a call whose end nobody knows. A person is asked where the policy says so."""
+    ask = call.writes and (call.on_doubt == "ask" or call.attempt >= MAX_WRITE_TRIES)
+    if ask:
+        return ev.EffectDoubted(effect=call.effect, why=why, ask=True, error=error)
+    wait_s = 0.0
+    if call.on_doubt == "retry" and call.attempt > 1:
+        wait_s = min(REPEAT_MAX_S, REPEAT_FIRST_S * 2 ** (call.attempt - 2))
+    return ev.EffectDoubted(effect=call.effect, why=why, retry_in_s=wait_s, error=error)

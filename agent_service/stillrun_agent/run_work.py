@@ -1,0 +1,403 @@
+"""Work on one held run: fold, decide, append, then call; one thread, one writer, one epoch.
+
+Always: a call starts only after the store has acknowledged its intent and while the lease holds
+(I6); outcomes go out with the next append, as facts, and wait for nothing else; what was refused is
+decided anew from what the store has; once the epoch is superseded nothing starts any more (I5).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from stillrun import wire
+from stillrun.agent import Agent
+from stillrun.client import Interrupted, LeaseState, StoreClient
+from stillrun.errors import (
+    Fenced,
+    InvalidBody,
+    Refused,
+    RunClosed,
+    RunDeleted,
+    StillrunError,
+    TooLarge,
+    UnsupportedValue,
+)
+from stillrun.events import Data, EffectFailed, EffectIntended, Problem, RunFailed
+from stillrun.state import Effect
+
+from .decide import decide_next
+from .flights import Flights
+from .hand_in import hand_in
+from .leases import HeldLease
+from .models import ModelFactory, ModelRequest
+from .outcomes import facts_of, facts_of_hook
+from .run_log import RunLog, patiently
+from .tools import MODEL_TIMEOUT_S, Call, Outcome, Performer
+
+__all__ = ["RunWork"]
+
+_log = logging.getLogger("stillrun.agent")
+
+IDLE_POLL_S = 5.0  # nothing to do but to hear of news: short, so that a drain is not held up
+MAX_REFUSALS = 5  # in a row, with nothing new to fold: a defect, another worker may do better
+REFUSAL_WAIT_S = 0.2
+
+Why = Literal["released", "draining"] | None
+
+
+class LetGo(Exception):
+    """Nothing more to do here. `why` ends the lease; None where it is over already."""
+
+    def __init__(self, why: Why, text: str) -> None:
+        super().__init__(text)
+        self.why: Why = why
+
+
+class RunWork:
+    """One grant of one run. `work` runs in a thread of its own; the other methods are for others.
+
+    `draining`: start nothing new, let calls in flight finish, record them; release the lease when
+    `claims_over`, or the worker's own last claim would be granted the run again. `stop`: end now.
+    `now_ms` is the wall clock, for retries; `clock` the monotonic one, for leases and timeouts.
+    """
+
+    def __init__(
+        self,
+        grant: wire.Grant,
+        agent: Agent,
+        lease: HeldLease,
+        *,
+        client: StoreClient,
+        worker: str,
+        performer: Performer,
+        models: ModelFactory,
+        draining: threading.Event,
+        claims_over: threading.Event,
+        stop: threading.Event,
+        clock: Callable[[], float] = time.monotonic,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self.run, self.epoch, self.lease = grant.run, grant.epoch, lease
+        self._first = grant.first
+        self._agent, self._client, self._worker = agent, client, worker
+        self._performer, self._models = performer, models
+        self._draining, self._claims_over, self._stop = draining, claims_over, stop
+        self._clock, self._now_ms = clock, now_ms
+        self._log = RunLog(client, grant.run, grant.epoch, stop)
+        self._flights = Flights(clock)
+        self._changed = self._flights.changed
+        self._head_seq = 0  # as the last renewal had it
+        self._late = 0  # calls that go on although this work is over
+        self._intended: deque[EffectIntended] = deque()  # acknowledged, not started yet
+        self._refusals = 0
+
+    # --- for others
+
+    def heard(self, news: LeaseState) -> None:
+        """A renewal's answer: the run has a new head, or the lease is lost."""
+        with self._changed:
+            self._head_seq = max(self._head_seq, news.head_seq)
+            self._changed.notify_all()
+
+    def wake(self) -> None:
+        """Look again, for one who has set an event."""
+        with self._changed:
+            self._changed.notify_all()
+
+    @property
+    def late_calls(self) -> int:
+        """Calls that were in flight when this work ended, and whose results are still to come."""
+        with self._changed:
+            return self._late
+
+    # --- the thread
+
+    def work(self) -> None:
+        """Work until the lease is over; never raises."""
+        why: Why = "released"
+        try:
+            self._log.load(first=self._first)
+            self._end_if_over()
+            while True:
+                self._turn()
+        except LetGo as end:
+            why = end.why
+            # The end of a run is in its log; what went wrong with the work on it is only here.
+            level = logging.DEBUG if end.why is None else logging.INFO
+            self._say(level, f"let go: {end}")
+        except (Fenced, RunClosed, RunDeleted) as error:
+            why = None
+            self._say(logging.INFO, f"stopped: {error.detail}")
+        except Interrupted:
+            why = "draining"
+        except StillrunError as error:
+            self._say(logging.ERROR, f"given up: {error.code}: {error.detail}")
+        except Exception:
+            _log.exception("run=%s epoch=%d given up: a defect", self.run, self.epoch)
+        self._leave(why)
+
+    def _say(self, level: int, text: str) -> None:
+        extra = {"run": self.run, "epoch": self.epoch}
+        _log.log(level, "run=%s epoch=%d %s", self.run, self.epoch, text, extra=extra)
+
+    def _turn(self) -> None:
+        """One round: what has arrived, what to do about it, one append, and the calls it allows."""
+        for outcome, in_time in self._flights.take():
+            self._take(outcome, in_time)
+        decisions, asked = self._decide()
+        if self._log.has_facts or decisions:
+            self._append(decisions)
+        elif not asked:
+            self._rest()
+        self._start_intended()
+        self._end_if_over()
+
+    def _decide(self) -> tuple[list[Data], bool]:
+        """Decisions on top of the facts that wait, and whether a callee was asked about a doubt."""
+        now_ms = self._now_ms()
+        state = self._log.ahead(now_ms)
+        if self._draining.is_set() or self.lease.lost or self._intended or not self._log.is_mine:
+            return [], False
+        busy = self._flights.busy()
+        decision = decide_next(self._agent, state, now_ms, busy)
+        if decision.facts:
+            for fact in decision.facts:
+                self._log.note([fact])
+            state = self._log.ahead(now_ms)
+            decision = decide_next(self._agent, state, now_ms, busy)
+        asked = [self._ask(state.control.effects[effect]) for effect in decision.reconcile]
+        return list(decision.events), any(asked)
+
+    def _take(self, outcome: Outcome, in_time: bool) -> None:
+        """Note the facts of an outcome, if it still says something."""
+        call = outcome.call
+        effect = self._log.state.control.effects.get(call.effect)
+        if effect is None or not (in_time or _still_says(outcome, effect)):
+            self._say(logging.INFO, f"a late answer of {call.name} says nothing new")
+        elif call.kind == "hook":
+            self._log.note(facts_of_hook(outcome, effect, self._put_blob), outcome)
+        else:
+            self._log.note(facts_of(outcome, self._put_blob), outcome)
+
+    def _put_blob(self, data: bytes) -> str:
+        return patiently(lambda: self._client.put_blob(data, stop=self._stop), self.run)
+
+    # --- appends
+
+    def _append(self, decisions: list[Data]) -> None:
+        try:
+            taken, moved = self._log.append(decisions)
+        except (InvalidBody, UnsupportedValue, TooLarge) as error:
+            self._misshapen(error, decisions)
+            return
+        if taken:
+            failed = {data.effect for data in decisions if isinstance(data, EffectFailed)}
+            intents = [data for data in decisions if isinstance(data, EffectIntended)]
+            self._intended += [data for data in intents if data.effect not in failed]
+        if taken or moved or not (decisions or self._log.has_facts):
+            self._refusals = 0
+            return
+        self._refusals += 1
+        if self._refusals > MAX_REFUSALS:
+            raise LetGo("released", f"refused {self._refusals} times with nothing new to fold")
+        if self._refusals > 1:
+            # The lease may be over without an event yet: the next renewal tells.
+            with self._changed:
+                self._changed.wait(REFUSAL_WAIT_S)
+
+    def _misshapen(self, error: Refused, decisions: list[Data]) -> None:
+        """An event that the store can never take: the facts land all the same, the run fails."""
+        if self._log.has_facts and decisions:
+            self._append([])
+        elif decisions:
+            problem = Problem(type=error.code, message=error.detail)
+            self._append([RunFailed(error=problem)])
+        else:
+            raise error
+
+    # --- calls
+
+    def _start_intended(self) -> None:
+        """Start what is acknowledged; what must not start any more is given back as not done."""
+        control = self._log.state.control
+        while self._intended:
+            stopped = self._draining.is_set() or self.lease.lost or not self._log.is_mine
+            stopped = stopped or control.cancel is not None or control.paused is not None
+            if not stopped and not self._lease_holds():
+                return  # until a renewal answers
+            intended = self._intended.popleft()
+            effect = control.effects.get(intended.effect)
+            if effect is None or effect.attempt != intended.attempt:
+                continue
+            call = self._call_of(intended)
+            self._flights.begin(call)
+            if stopped or effect.status != "open":
+                self.arrived(_not_started(call))
+            elif call.kind == "model":
+                model = self._models.for_agent(self._agent)
+                self._performer.call_model(call, model, self._request(effect), self.arrived)
+            else:
+                tool = self._agent.tools[effect.name]
+                self._performer.call_tool(call, tool, effect.args, self._vars(), self.arrived)
+
+    def _lease_holds(self) -> bool:
+        return self.lease.may_start(self._clock())
+
+    def _call_of(self, intended: EffectIntended) -> Call:
+        tool = self._agent.tools.get(intended.name)
+        model = intended.kind == "model"
+        return Call(
+            run=self.run,
+            effect=intended.effect,
+            key=intended.key,
+            attempt=intended.attempt,
+            epoch=self.epoch,
+            kind="model" if model else "tool",
+            name=intended.name,
+            timeout_s=MODEL_TIMEOUT_S if model or tool is None else tool.timeout_s,
+            writes=intended.writes,
+            on_doubt=intended.on_doubt,
+        )
+
+    def _vars(self) -> Mapping[str, Any]:
+        content = self._log.state.content
+        return {} if content is None else content.vars
+
+    def _request(self, effect: Effect) -> ModelRequest:
+        control, content = self._log.state.control, self._log.state.content
+        assert content is not None
+        return ModelRequest(
+            agent=self._agent.name,
+            seed=control.seed,
+            ordinal=effect.ordinal,
+            # As they were at the intent, also on a repeat: the answer goes to that place.
+            messages=content.messages[: effect.args["messages"]],
+            input=content.input,
+            tools=tuple(self._agent.tools.values()),
+            instructions=self._agent.instructions,
+        )
+
+    def _ask(self, effect: Effect) -> bool:
+        """Ask the callee whether an effect in doubt has happened; a question is no effect."""
+        if not self._lease_holds():
+            return False
+        tool = self._agent.tools[effect.name]
+        call = Call(
+            run=self.run,
+            effect=effect.effect,
+            key=effect.key or "",
+            attempt=effect.attempt,
+            epoch=self.epoch,
+            kind="hook",
+            name=effect.name,
+            timeout_s=tool.timeout_s,
+        )
+        self._flights.begin(call)
+        self._performer.ask_hook(call, tool, effect.args, self._vars(), self.arrived)
+        return True
+
+    def arrived(self, outcome: Outcome) -> None:
+        """An outcome has come, from whatever thread. After the end it is handed in from here."""
+        if self._flights.add(outcome) or outcome.call.kind == "hook":
+            return
+        # Not in this thread: it may be the one of all async tools.
+        name = f"late {self.run}/{outcome.call.effect}"
+        threading.Thread(target=self._late_result, args=(outcome,), name=name, daemon=True).start()
+
+    def _late_result(self, outcome: Outcome) -> None:
+        try:
+            hand_in(self._client, self._worker, outcome, self._stop)
+        finally:
+            with self._changed:
+                self._late -= 1
+                self._changed.notify_all()
+
+    # --- waiting, and the end
+
+    def _rest(self) -> None:
+        """Nothing to do now: wait for an outcome, a renewal's news, a retry that falls due."""
+        if self._is_over():
+            return
+        quiet = self._flights.is_empty and not self._intended and self._lease_holds()
+        if quiet and not self._draining.is_set():
+            self._log.listen(self._rest_s())
+            return
+        with self._changed:
+            news = self._flights.has_news or self._head_seq > self._log.state.control.seq
+            if not (news or self._stop.is_set() or self._is_over()):
+                self._changed.wait(self._rest_s())
+            head_seq = self._head_seq
+        self._log.catch_up(head_seq)
+
+    def _rest_s(self) -> float:
+        """Until the next instant at which time alone changes something."""
+        left_s = [IDLE_POLL_S]
+        if (end_s := self._flights.next_end_s()) is not None:
+            left_s.append(end_s)
+        now_ms = self._now_ms()
+        effects = self._log.state.control.effects.values()
+        retries = [e.retry_at_ms for e in effects if e.retry_at_ms is not None]
+        left_s += [(at_ms - now_ms) / 1000 for at_ms in retries if at_ms > now_ms]
+        return max(0.01, min(left_s))
+
+    def _is_over(self) -> bool:
+        if not self._log.is_mine or self.lease.lost:
+            return True
+        if not (self._draining.is_set() and self._claims_over.is_set()):
+            return False
+        return not self._flights.has_calls and not self._intended
+
+    def _end_if_over(self) -> None:
+        if self._stop.is_set():
+            raise Interrupted("stopped")
+        with self._changed:
+            if self._flights.has_news:
+                return
+        if not self._is_over() or (self._log.has_facts and self._log.is_mine):
+            return
+        if not self._log.is_mine:
+            ended = self._log.state.control.ended
+            raise LetGo(None, "nothing to do for now" if ended is None else ended)
+        if self.lease.lost:
+            raise LetGo(None, "the lease is lost")
+        raise LetGo("draining", "stopping")
+
+    def _leave(self, why: Why) -> None:
+        """Hand in what is left, then end the lease. Late results find their own way."""
+        with self._changed:
+            left, self._late = self._flights.close()
+        left += self._log.unsent()
+        left += [_not_started(self._call_of(intended)) for intended in self._intended]
+        for outcome in left:
+            hand_in(self._client, self._worker, outcome, self._stop)
+        if why is None:
+            return
+        release = wire.ReleaseLease(worker=self._worker, epoch=self.epoch, why=why)
+        retry_for_s = 0.0 if self._stop.is_set() else self.lease.ttl_s
+        try:
+            self._client.release(self.run, release, retry_for_s=retry_for_s)
+        except StillrunError as error:
+            self._say(logging.INFO, f"the lease runs out by itself: {error.detail}")
+
+
+def _not_started(call: Call) -> Outcome:
+    problem = Problem(type="not_started", message="the worker stopped before the call was made")
+    return Outcome(call=call, what="not_started", error=problem)
+
+
+def _still_says(outcome: Outcome, effect: Effect) -> bool:
+    """Whether an answer after its own timeout is one for what the effect is by now.
+
+    A success is, whichever attempt it was. A "nothing was done" is only of its own attempt: a later
+    one may have done it. An exception tells no more than the timeout did; a hook is asked again.
+    """
+    if outcome.call.kind == "hook":
+        return False
+    if outcome.what == "returned":
+        return True
+    return outcome.what == "not_done" and effect.attempt == outcome.call.attempt

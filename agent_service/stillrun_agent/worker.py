@@ -1,0 +1,248 @@
+"""The worker: claims runs, works on many at once, renews their leases, drains when it is stopped.
+
+Always: a claim that was sent is repeated with its id until it is answered, so no grant is lost;
+what is held is listed in every claim; after `drain` nothing new starts, and what was in flight is
+recorded or given back. Nothing is kept here that the log does not have.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from stillrun import wire
+from stillrun.client import Interrupted, StoreClient, new_id
+from stillrun.errors import SchemaBehind, StillrunError, Unavailable
+from stillrun.schema import SCHEMA_VERSION
+
+from .leases import HeldLease, Leases
+from .models import ModelFactory
+from .registry import Registry
+from .run_work import RunWork
+from .tools import Performer
+
+__all__ = ["Worker"]
+
+_log = logging.getLogger("stillrun.agent")
+
+CLAIM_POLL_S = 2.0  # a claim is waited for, also when we stop: what it grants must not be lost
+TROUBLE_WAIT_S = 5.0  # after a refusal that time alone may mend: an upgrade, the right volume
+GIVE_BACK_S = 5.0  # how long an interrupted claim is repeated, to give back what it was granted
+
+
+class Worker:
+    """One per process. `name` is for people; the id that claims carry is random (`worker_id`)."""
+
+    def __init__(
+        self,
+        client: StoreClient,
+        registry: Registry,
+        *,
+        name: str,
+        concurrency: int = 16,
+        lease_ttl_s: float = 10.0,
+        drain_s: float = 60.0,
+        secrets_dir: Path | None = None,
+        models: ModelFactory | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.worker_id = f"{name}-{secrets.token_hex(4)}"
+        self._client, self._registry, self._clock = client, registry, clock
+        self._concurrency, self._ttl_s, self._drain_s = concurrency, lease_ttl_s, drain_s
+        self._performer = Performer(secrets_dir=secrets_dir)
+        self._models = models or ModelFactory()
+        self._leases = Leases(client, self.worker_id, lease_ttl_s, clock=clock)
+        self._draining = threading.Event()
+        self._claims_over = threading.Event()
+        self._stopping = threading.Event()
+        self._changed = threading.Condition()
+        self._works: dict[tuple[str, int], RunWork] = {}
+        self._ended: list[RunWork] = []  # with calls that go on
+        self._trouble: str | None = "not started"
+        self._claims = threading.Thread(target=self._claim_runs, name="claims", daemon=True)
+
+    def start(self) -> None:
+        """Begin to claim and to work; returns at once. The store may come up later."""
+        self._leases.start()
+        self._claims.start()
+
+    def is_ready(self) -> bool:
+        """Whether the store has taken our claims so far: its id and version are the right ones."""
+        return self._trouble is None and not self._draining.is_set()
+
+    def drain(self) -> None:
+        """Claim no more, let calls in flight finish for `drain_s`, record them, release leases."""
+        ends = self._clock() + self._drain_s
+        self._draining.set()
+        self._wake_all()
+        if self._claims.is_alive():
+            self._claims.join(max(0.0, ends - self._clock()))
+        self._claims_over.set()
+        self._wake_all()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._works, max(0.0, ends - self._clock()))
+        # Results of runs that we lost: their calls may finish and hand them in as well.
+        while self._has_late_calls() and self._clock() < ends:
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """End at once. What is in flight has no outcome here: its lease ends with a doubt."""
+        self._draining.set()
+        self._stopping.set()
+        self._wake_all()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._works, self._ttl_s)
+        self._leases.stop()
+        self._performer.close()
+
+    def _wake_all(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+            works = list(self._works.values())
+        for work in works:
+            work.wake()
+
+    def _has_late_calls(self) -> bool:
+        with self._changed:
+            self._ended = [work for work in self._ended if work.late_calls]
+            return bool(self._ended)
+
+    # --- claims
+
+    def _claim_runs(self) -> None:
+        while not self._draining.is_set():
+            free = self._wait_for_room()
+            if free == 0:
+                continue
+            try:
+                self._claim(free)
+            except Interrupted:
+                return
+            except Exception as error:
+                self._in_trouble(error)
+
+    def _wait_for_room(self) -> int:
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._draining.is_set() or len(self._works) < self._concurrency
+            )
+            return 0 if self._draining.is_set() else self._concurrency - len(self._works)
+
+    def _claim(self, limit: int) -> None:
+        """One claim, repeated with its id until it is answered; its grants go to work."""
+        agents = self._registry.names()
+        if not agents:
+            raise LookupError("there is no agent to work for: see the files that failed to load")
+        claim = wire.ClaimRuns(
+            worker=self.worker_id,
+            claim=new_id(),
+            agents=agents,
+            schema_version=SCHEMA_VERSION,
+            holding=self._leases.held(),
+            limit=limit,
+            ttl_s=self._ttl_s,
+            # The first is answered at once: then we know that the store takes us.
+            timeout_s=0.0 if self._trouble is not None else CLAIM_POLL_S,
+        )
+        while True:
+            sent_at = self._clock()
+            try:
+                grants = self._client.claim(claim, stop=self._draining)
+                break
+            except Interrupted:
+                self._give_back(claim)
+                raise
+            except Unavailable as error:
+                self._report(f"the store is away: {error.detail}")
+        if self._trouble is not None:
+            _log.info("%s: the store takes our claims", self.worker_id)
+            self._trouble = None
+        for grant in grants:
+            if self._draining.is_set():
+                self._release(grant, "draining")
+            else:
+                self._begin(grant, sent_at)
+
+    def _give_back(self, claim: wire.ClaimRuns) -> None:
+        """We stop before the claim was answered; what it was granted is for others."""
+        again = wire.ClaimRuns(
+            worker=claim.worker,
+            claim=claim.claim,
+            agents=claim.agents,
+            schema_version=claim.schema_version,
+            holding=claim.holding,
+            limit=0,
+            ttl_s=claim.ttl_s,
+        )
+        try:
+            grants = self._client.claim(again, retry_for_s=GIVE_BACK_S)
+        except StillrunError as error:
+            _log.info("what was granted at the end runs out by itself: %s", error.detail)
+            return
+        for grant in grants:
+            self._release(grant, "draining")
+
+    def _release(self, grant: wire.Grant, why: Literal["released", "draining"]) -> None:
+        release = wire.ReleaseLease(worker=self.worker_id, epoch=grant.epoch, why=why)
+        try:
+            self._client.release(grant.run, release, retry_for_s=GIVE_BACK_S)
+        except StillrunError as error:
+            _log.info("run=%s: its lease runs out by itself: %s", grant.run, error.detail)
+
+    def _in_trouble(self, error: Exception) -> None:
+        if isinstance(error, SchemaBehind):
+            text = f"behind the store, claims nothing: {error.detail}"
+        else:
+            text = f"{type(error).__name__}: {error}"
+        self._report(text)
+        self._draining.wait(TROUBLE_WAIT_S)
+
+    def _report(self, text: str) -> None:
+        if text != self._trouble:
+            _log.warning("%s: %s", self.worker_id, text)
+        self._trouble = text
+
+    # --- runs
+
+    def _begin(self, grant: wire.Grant, sent_at: float) -> None:
+        agent = None if grant.agent is None else self._registry.get(grant.agent)
+        if (grant.run, grant.epoch) in self._works:
+            return
+        if agent is None:
+            _log.error("run=%s was granted, but no agent is named %r", grant.run, grant.agent)
+            self._release(grant, "released")
+            return
+        lease = HeldLease(grant.run, grant.epoch, self._ttl_s, sent_at)
+        work = RunWork(
+            grant,
+            agent,
+            lease,
+            client=self._client,
+            worker=self.worker_id,
+            performer=self._performer,
+            models=self._models,
+            draining=self._draining,
+            claims_over=self._claims_over,
+            stop=self._stopping,
+            clock=self._clock,
+        )
+        with self._changed:
+            self._works[grant.run, grant.epoch] = work
+        self._leases.hold(lease, work.heard)
+        threading.Thread(target=self._work, args=(work,), name=grant.run, daemon=True).start()
+
+    def _work(self, work: RunWork) -> None:
+        try:
+            work.work()
+        finally:
+            self._leases.drop(work.lease)
+            with self._changed:
+                del self._works[work.run, work.epoch]
+                if work.late_calls:
+                    self._ended.append(work)
+                self._changed.notify_all()

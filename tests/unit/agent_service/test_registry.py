@@ -1,0 +1,69 @@
+"""Loading a folder of agents: one bad file, and the others stay up."""
+
+from __future__ import annotations
+
+import pytest
+
+from stillrun_agent.registry import Registry
+
+GOOD = "from stillrun import Agent\nagent = Agent({!r})\n"
+
+
+def load(folder, **files):
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text)
+    return Registry.load(folder)
+
+
+def test_every_agent_of_every_file_is_found(tmp_path):
+    two = GOOD.format("one") + "other = Agent('two')\nalias = other\n"
+    registry = load(tmp_path, one=two, three=GOOD.format("three"), _helper="1 / 0")
+    assert registry.names() == ["one", "three", "two"]
+    assert registry.get("two").name == "two"
+    assert registry.file_of("two") == "one.py"
+    assert registry.get("four") is None
+    assert registry.broken == []
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "word"),
+    [
+        ("x = 1\n\nif True\n", 3, "SyntaxError"),
+        ("import nothing_like_it\n", 1, "ModuleNotFoundError"),
+        ("def f():\n    return 1 / 0\n\nf()\n", 2, "ZeroDivisionError"),
+        ("import sys\nsys.exit(3)\n", 2, "SystemExit"),
+        ("from stillrun import tool\n\n@tool\ndef fare(route: str): ...\n", 3, "context"),
+        ("import json\njson.loads('no')\n", 2, "JSONDecodeError"),
+        ("x = 1\n", None, "no Agent"),
+    ],
+)
+def test_a_broken_file_is_named_with_its_line_and_the_others_stay_up(text, line, word, tmp_path):
+    registry = load(tmp_path, a_bad=text, good=GOOD.format("good"))
+    assert registry.names() == ["good"]
+    (broken,) = registry.broken
+    assert (broken.file, broken.line) == ("a_bad.py", line)
+    assert word in broken.error
+
+
+def test_of_two_agents_with_one_name_the_first_file_wins_and_the_other_is_reported(tmp_path):
+    registry = load(tmp_path, a=GOOD.format("same"), b=GOOD.format("same"))
+    assert registry.file_of("same") == "a.py"
+    assert [str(broken) for broken in registry.broken] == ["b.py: agent 'same' is also in 'a.py'"]
+
+
+def test_files_do_not_see_each_other_and_their_types_can_be_read(tmp_path):
+    typed = (
+        "from __future__ import annotations\n"
+        "from dataclasses import dataclass\n"
+        "from stillrun import Agent, tool\n"
+        "@dataclass\nclass Leg:\n    start: str\n"
+        "@tool\ndef go(ctx, leg: Leg): ...\n"
+        "agent = Agent('typed', tools=[go])\n"
+    )
+    registry = load(tmp_path, typed=typed, z="Leg\n" + GOOD.format("z"))
+    assert registry.get("typed").tools["go"].bind({"leg": {"start": "A"}})["leg"].start == "A"
+    assert registry.names() == ["typed"]
+
+
+def test_no_folder_is_no_agents():
+    assert Registry.load(None).names() == []
