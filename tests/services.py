@@ -6,6 +6,7 @@ and the same data; nothing outlives its `with` block.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -61,6 +62,7 @@ class Service:
         self.settings = {name: str(value) for name, value in settings.items()}
         self.process: subprocess.Popen[bytes] | None = None
         self._out: Any = None
+        self._written = ""
 
     def environment(self) -> dict[str, str]:
         """The variables that a container would get, and where the sources are."""
@@ -69,7 +71,8 @@ class Service:
         return {**os.environ, **own, **self.settings}
 
     def spawn(self) -> Self:
-        """Start it and return at once; its output goes to a file that `output` reads."""
+        """Start it and return at once."""
+        assert self.process is None, "it runs already"
         self._out = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
             [sys.executable, "-m", self.module],
@@ -84,7 +87,9 @@ class Service:
     @property
     def output(self) -> str:
         """All that it has written so far."""
-        return os.pread(self._out.fileno(), 1 << 24, 0).decode(errors="replace")
+        if self._out is not None:
+            self._written = os.pread(self._out.fileno(), 1 << 24, 0).decode(errors="replace")
+        return self._written
 
     def start(self) -> Self:
         """Start it and return when it answers."""
@@ -118,8 +123,9 @@ class Service:
 
     def kill_all(self) -> None:
         """SIGKILL for parent and worker at the same instant, as an engine kills a container."""
-        if self.process is not None and self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
         self._end(signal.SIGKILL)
 
     def stop(self) -> int:
@@ -141,23 +147,25 @@ class Service:
         os.killpg(self.process.pid, signal.SIGCONT)
 
     def wait(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
-        """The exit code once it has ended."""
-        assert self.process is not None
-        return self.process.wait(timeout_s)
+        """The exit code once it has ended by itself."""
+        return self._end(0, timeout_s)
 
-    def _end(self, number: int) -> int:
+    def _end(self, number: int, timeout_s: float = STOP_TIMEOUT_S) -> int:
         process = self.process
         if process is None:
             return 0
         if process.poll() is None:
             process.send_signal(number)
         try:
-            code = process.wait(STOP_TIMEOUT_S)
+            code = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait(STOP_TIMEOUT_S)
             code = -9
         self.process = None
+        self._written = self.output
+        self._out.close()
+        self._out = None
         return code
 
     def __enter__(self) -> Self:

@@ -15,7 +15,7 @@ import platform
 import signal
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -80,9 +80,7 @@ def _unused() -> Any:
 def serve(config: Config, worker_id: int, process_name: str, _loader: object, *rest: Any) -> None:
     """In granian's child process: the application and the worker, until a signal ends both."""
     die_with_parent()
-    # Until granian has set its own handlers, those of the parent are in force, and wrong here.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: sys.exit(0))
+    _until_granian_listens(lambda: os._exit(0))  # nothing has begun, and no file may catch it
     logging.basicConfig(
         level=config.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
@@ -114,6 +112,7 @@ def serve(config: Config, worker_id: int, process_name: str, _loader: object, *r
                 _log.info("stopped")
 
     on_stop(drain)
+    _until_granian_listens(lambda: sys.exit(0))
     try:
         worker.start()
         where = f"http://{config.host}:{config.port}, store {config.store_url}"
@@ -124,6 +123,12 @@ def serve(config: Config, worker_id: int, process_name: str, _loader: object, *r
     finally:
         # The main thread may hear of the signal before `on_stop` does, and end the process.
         drain()
+
+
+def _until_granian_listens(end: Callable[[], object]) -> None:
+    """How a signal ends us before granian has set its handlers: the parent's are in force here."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: end())
 
 
 if __name__ == "__main__":

@@ -143,10 +143,10 @@ def _can_be_asked(agent: Agent, effect: Effect) -> bool:
 def doubts_so_far(effect: Effect) -> int:
     """How often the callee could not say, or a little more: what the state keeps are its seqs.
 
-    The last intent came with the epoch before it; of what followed, one is the intent itself and
-    one the first doubt.
+    The last intent came after its epoch; of what followed the plan, which is the first, one is the
+    intent itself and one the first doubt.
     """
-    return max(0, sum(seq > effect.epoch for seq in effect.seqs) - 2)
+    return max(0, sum(seq > effect.epoch for seq in effect.seqs[1:]) - 2)
 
 
 def still_unknown(effect: Effect, error: ev.Problem | None = None) -> Data:

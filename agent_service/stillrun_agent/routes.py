@@ -160,19 +160,7 @@ def _add_runs(app: Flask, registry: Registry, store: StoreClient, stop: threadin
         if agent.input_type is not None:
             convert(body.input, agent.input_type, "/input")
         with _slot(slots, timeout_s):
-            started = store.start_run(
-                wire.StartRun(
-                    run=body.run,
-                    agent=agent.name,
-                    agent_version=agent.version,
-                    input=body.input,
-                    seed=body.seed,
-                    labels=body.labels,
-                    storage=body.storage,
-                    limits=body.limits,
-                    id=body.id,
-                )
-            )
+            started = _start(store, agent, body)
             shown = _wait(store, started["run"], timeout_s, stop) if timeout_s else started
         answer = _result(shown) if timeout_s else _json(started, 202)
         answer.headers["Location"] = f"/runs/{started['run']}/result"
@@ -184,6 +172,32 @@ def _add_runs(app: Flask, registry: Registry, store: StoreClient, stop: threadin
         timeout_s = _timeout_s()
         with _slot(slots, timeout_s):
             return _result(_wait(store, run, timeout_s, stop))
+
+
+def _start(store: StoreClient, agent: Agent, body: StartAgentRun) -> dict[str, Any]:
+    """Start the run, or confirm it: also one that an earlier version of the agent has started."""
+
+    def start(version: int | None) -> dict[str, Any]:
+        return store.start_run(
+            wire.StartRun(
+                run=body.run,
+                agent=agent.name,
+                agent_version=version,
+                input=body.input,
+                seed=body.seed,
+                labels=body.labels,
+                storage=body.storage,
+                limits=body.limits,
+                id=body.id,
+            )
+        )
+
+    try:
+        return start(agent.version)
+    except errors.RunExists as error:
+        if error.facts.get("differs") != ["agent_version"]:
+            raise
+        return start(None)
 
 
 # --- agents

@@ -138,7 +138,7 @@ class StoreClient:
         self.close()
 
     def close(self) -> None:
-        """Close the idle connections."""
+        """Close the connections: idle ones now, others as soon as they are free."""
         self._transport.close()
 
     # --- the store itself

@@ -167,7 +167,7 @@ def _drop_planned(state: State, outcome: str, seq: int, reason: object = None) -
 
 
 def _close_wait(state: State, wait: Wait, seq: int, **changes: object) -> Wait:
-    closed: Wait = _replace(wait, seqs=_and(wait.seqs, seq), **changes)  # type: ignore[arg-type]
+    closed: Wait = _replace(wait, seqs=_and(wait.seqs, seq), **changes)
     state.control.waits = {k: w for k, w in state.control.waits.items() if k != wait.wait}
     if state.content is not None:
         state.content.waits[wait.wait] = closed

@@ -202,6 +202,7 @@ class Transport:
         self._clock = clock
         self._rng = rng or random.Random()
         self._idle: deque[_Connection] = deque()
+        self._closed = False
 
     def request(
         self,
@@ -247,7 +248,7 @@ class Transport:
                 why = f"{type(error).__name__}: {error}"
                 if reused:
                     # The store has restarted: the other idle connections are as stale as this one.
-                    self.close()
+                    self._drop_idle()
                     if at_once:
                         at_once = False
                         continue
@@ -263,7 +264,11 @@ class Transport:
         raise StoreUnreachable(f"{self.url} does not answer: {why}")
 
     def close(self) -> None:
-        """Close what is idle; the transport can be used again."""
+        """Close what is idle now, and what is in use as soon as it is free."""
+        self._closed = True
+        self._drop_idle()
+
+    def _drop_idle(self) -> None:
         while True:
             try:
                 self._idle.pop().close()
@@ -320,6 +325,8 @@ class Transport:
             self._idle.append(connection)
         else:
             connection.close()
+        if self._closed:  # looked at after the append: `close` may have come in between
+            self._drop_idle()
         return reply
 
     def _delay_s(self, attempt: int, after_s: float | None) -> float:

@@ -12,7 +12,7 @@ from werkzeug.exceptions import MethodNotAllowed as WerkzeugMethodNotAllowed
 from stillrun.errors import Internal, MethodNotAllowed, StillrunError
 
 from .routes import http, operations, people, runs, workers
-from .routes.limits import Waiting
+from .routes.limits import Uploads, Waiting
 from .store import Store
 
 __all__ = ["create_app"]
@@ -28,6 +28,7 @@ def create_app(store: Store, *, allowed_hosts: frozenset[str] = frozenset()) -> 
     app.url_map.strict_slashes = True
     app.url_map.merge_slashes = False
     waiting = Waiting()
+    app.extensions[http.UPLOADS] = Uploads()
     app.register_blueprint(operations.blueprint(store))
     app.register_blueprint(runs.blueprint(store, waiting))
     app.register_blueprint(people.blueprint(store, waiting))

@@ -58,7 +58,8 @@ def _json(value: object) -> str:
 
 
 def _about(data: Any, names: Names) -> str:
-    return names.get(data.effect, data.effect)
+    effect: str = data.effect
+    return names.get(effect, effect)
 
 
 def _created(event: Event, names: Names) -> tuple[str, str]:

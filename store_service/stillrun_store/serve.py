@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from stillrun.process import die_with_parent, on_stop
@@ -17,47 +19,69 @@ from .storage import Engine, StorageError
 from .store import Store
 from .timers import Timers
 
-__all__ = ["application", "load"]
+__all__ = ["serve"]
 
 _log = logging.getLogger("stillrun_store")
 
+EXIT_CANNOT_START = 1
 EXIT_DISK_FAILED = 70
 STOP_S = 3.0  # what requests in flight may take after a stop was asked for
 
 
-def load() -> Any:
-    """The WSGI application of this process; ends the process when it cannot serve."""
-    config = Config.from_env(os.environ)
+def serve(
+    config: Config,
+    answer: Callable[..., None],
+    worker_id: int,
+    process_name: str,
+    _loader: object,
+    *rest: Any,
+) -> None:
+    """In granian's child process: the store and its door, until a signal ends both.
+
+    `answer`: granian's own spawn target, which serves until a signal comes.
+    """
+    die_with_parent()  # else a killed parent leaves us alive, holding the lock
+    _until_granian_listens(lambda: os._exit(0))  # nothing was answered yet: as good as a crash
     logging.basicConfig(
         level=config.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
-    die_with_parent()  # else a killed parent leaves us alive, holding the lock
     sys.setswitchinterval(0.0001)  # one thread that folds must not cost the others milliseconds
     try:
         engine = Engine.open(config.data, on_fatal=_disk_failed)
     except (StorageError, OSError) as error:
         sys.stderr.write(f"stillrun-store cannot start: {error}\n")
         sys.stderr.flush()
-        os._exit(1)
+        os._exit(EXIT_CANNOT_START)
     store = Store(engine, snapshot_every=config.snapshot_every)
     timers = Timers(store)
-    timers.start()
     flight = _InFlight(create_app(store, allowed_hosts=config.allowed_hosts))
+    stopping = threading.Lock()
 
     def stop() -> None:
-        started = time.monotonic()
-        store.stop()
-        timers.join()
-        flight.wait(STOP_S)
-        store.close()
-        _log.info("stopped in %.2f s, all runs sealed", time.monotonic() - started)
+        with stopping:  # the second to come waits for the first
+            if not store.stopping.is_set():
+                started = time.monotonic()
+                store.stop()
+                timers.join()
+                flight.wait(STOP_S)
+                store.close()
+                _log.info("stopped in %.2f s, all runs sealed", time.monotonic() - started)
 
     on_stop(stop)
-    _report(store, config)
-    return flight
+    _until_granian_listens(lambda: sys.exit(0))
+    try:
+        timers.start()
+        _report(store, config)
+        answer(worker_id, process_name, lambda: flight, *rest)
+    finally:
+        # The main thread may hear of the signal before `on_stop` does, and end the process.
+        stop()
 
 
-application = load
+def _until_granian_listens(end: Callable[[], object]) -> None:
+    """How a signal ends us before granian has set its handlers: the parent's are in force here."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: end())
 
 
 def _disk_failed(error: BaseException) -> None:

@@ -305,7 +305,9 @@ class Lane:
             for run in stuck[:1]
         ]
         tail = {s.module: s.output[-3_000:] for s in (self.store, self.agent)}
-        return "\n".join([str(stuck), *logs, *(f"--- {name}\n{text}" for name, text in tail.items())])
+        return "\n".join(
+            [str(stuck), *logs, *(f"--- {name}\n{text}" for name, text in tail.items())]
+        )
 
 
 def _any(exchange: Exchange) -> bool:

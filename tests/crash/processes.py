@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import services
-from services import eventually
+from services import StoreProcess, WorldProcess, eventually
 
 __all__ = [
     "LEASE_TTL_S",
@@ -29,37 +29,13 @@ LEASE_TTL_S = 1.0  # the shortest an agent takes: each takeover of a test waits 
 SHIPPED = services.TESTS.parent / "agent_service" / "agents"
 
 
-class _Tidy(services.Service):
-    """Closes the file of its output: a warning about one left open is an error in tests."""
-
-    def spawn(self) -> Self:
-        self._close()
-        return super().spawn()
-
-    def kill_all(self) -> None:
-        super().kill_all()
-        self._close()
-
-    def _close(self) -> None:
-        if self._out is not None:
-            self._out.close()
-
-
-class StoreProcess(_Tidy, services.StoreProcess):
-    """A store on a data directory."""
-
-
-class WorldProcess(_Tidy, services.WorldProcess):
-    """The world outside."""
-
-
 class UnfencedStoreProcess(StoreProcess):
     """The store without the judgement of epochs: what a control is made of."""
 
     module = "crash.unfenced_store"
 
 
-class AgentProcess(_Tidy, services.AgentProcess):
+class AgentProcess(services.AgentProcess):
     """An agent with short leases."""
 
     def __init__(self, store_url: str, modules: Path = SHIPPED, **options: Any) -> None:

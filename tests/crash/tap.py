@@ -30,6 +30,7 @@ class Exchange:
     method: str
     path: str
     body: bytes
+    headers: dict[str, str] = field(default_factory=dict)
     status: int | None = None
     answer: bytes = b""
 
@@ -175,9 +176,9 @@ class Tap:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             try:
                 while (message := _message(stream)) is not None:
-                    first, raw, body = message
+                    first, headers, raw, body = message
                     method, path, _ = first.split(" ", 2)
-                    exchange = Exchange(method, path, body)
+                    exchange = Exchange(method, path, body, headers)
                     stood = self._stand(exchange, "before")
                     if self._shut or stood == "drop":
                         break
@@ -213,7 +214,7 @@ class Tap:
             message = _message(stream)
         if message is None:
             return None
-        first, raw, exchange.answer = message
+        first, _, raw, exchange.answer = message
         exchange.status = int(first.split(" ")[1])
         with self._lock:
             self._seen.append(exchange)
@@ -238,23 +239,25 @@ def _close(each: socket.socket) -> None:
     each.close()
 
 
-def _message(stream: BinaryIO) -> tuple[str, bytes, bytes] | None:
-    """First line, all bytes, and the body of one HTTP message; None at the end of the stream."""
-    head, length, chunked = b"", 0, False
+def _message(stream: BinaryIO) -> tuple[str, dict[str, str], bytes, bytes] | None:
+    """First line, headers, all bytes, and the body of one HTTP message; None at the end."""
+    head, headers = b"", {}
     while not head.endswith(b"\r\n\r\n"):
         line = stream.readline()
         if not line:
             return None
         head += line
-        name, _, value = line.partition(b":")
-        if name.lower() == b"content-length":
-            length = int(value)
-        elif name.lower() == b"transfer-encoding":
-            chunked = b"chunked" in value.lower()
-    raw, body = _chunks(stream) if chunked else (stream.read(length),) * 2
-    if not chunked and len(raw) < length:
-        return None  # it died while it spoke
-    return head.split(b"\r\n", 1)[0].decode("latin-1"), head + raw, body
+        name, _, value = line.decode("latin-1").partition(":")
+        headers[name.lower()] = value.strip()
+    first = head.split(b"\r\n", 1)[0].decode("latin-1")
+    if "chunked" in headers.get("transfer-encoding", ""):
+        raw, body = _chunks(stream)
+    else:
+        length = int(headers.get("content-length", 0))
+        raw = body = stream.read(length)
+        if len(raw) < length:
+            return None  # it died while it spoke
+    return first, headers, head + raw, body
 
 
 def _chunks(stream: BinaryIO) -> tuple[bytes, bytes]:

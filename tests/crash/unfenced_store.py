@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
-from granian import Granian
-from granian.constants import Interfaces
-
-from stillrun_store import append, serve
-from stillrun_store.config import Config
-from stillrun_store.routes.limits import THREADS
+import stillrun_store.__main__ as service
+from stillrun_store import append
+from stillrun_store.serve import serve as serve_fenced
 
 
-def application() -> Any:
-    """The store's application with the fence taken down."""
+def serve(*args: Any) -> None:
+    """In the serving process: the store with the fence taken down."""
     append._refuse_epoch = lambda entry, control, request: None
-    return serve.load()
-
-
-def main() -> None:
-    config = Config.from_env(os.environ)
-    Granian(
-        "crash.unfenced_store:application",
-        factory=True,
-        address=config.host,
-        port=config.port,
-        interface=Interfaces.WSGI,
-        workers=1,
-        blocking_threads=THREADS,
-        workers_kill_timeout=5,
-        log_access=False,
-    ).serve()
+    serve_fenced(*args)
 
 
 if __name__ == "__main__":
-    main()
+    service.serve = serve
+    service.main()

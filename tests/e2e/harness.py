@@ -155,9 +155,14 @@ class Stack:
         return self
 
     def run(self, service: str, *arguments: str) -> tuple[int, str]:
-        """As `docker compose run` of a service that ends: exit code and output."""
-        ended = self.add(service, *arguments).wait(timeout=API_TIMEOUT_S)["StatusCode"]
-        return ended, self.logs(service, lines=MAX_LOG_LINES)
+        """As `docker compose run --rm` of a service that ends: exit code and output."""
+        container = self.add(service, *arguments)
+        try:
+            ended: int = container.wait(timeout=API_TIMEOUT_S)["StatusCode"]
+            return ended, self.logs(service, lines=MAX_LOG_LINES)
+        finally:
+            del self._containers[service]
+            container.remove(force=True)
 
     def add(self, name: str, *arguments: str) -> Container:
         """Create and start one container, without waiting for it."""

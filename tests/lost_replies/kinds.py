@@ -13,7 +13,6 @@ from typing import Any
 
 from stillrun import wire
 from stillrun.client import StoreClient, new_id
-from stillrun.errors import StillrunError
 from stillrun.events import make_key
 from stillrun.schema import SCHEMA_VERSION
 from stillrun.values import args_digest
@@ -127,7 +126,7 @@ class Stage:
             said = wire.SettleEffect(outcome="did_not_happen", by="ana")
             self.direct.settle(self.run, effect["effect"], said)
         before = self.epoch
-        self.claim("another")
+        self.claim(f"another-{self.run}")
         assert self.epoch > before
 
 
@@ -232,6 +231,11 @@ def state(stage: Stage) -> Send:
     return lambda client: client.state(stage.run)
 
 
+def a_run(stage: Stage) -> Send:
+    stage.hold()
+    return lambda client: client.run(stage.run)
+
+
 def some_events(stage: Stage) -> Send:
     stage.hold()
     return lambda client: client.events(stage.run, from_seq=1)
@@ -312,7 +316,7 @@ def first_append_of_a_grant(stage: Stage) -> Send:
     stage.hold()
     stage.open_effect(on_doubt="retry")
     stage.release()
-    stage.claim("the-next")
+    stage.claim(f"the-next-{stage.run}")
     resumed = event("run_resumed", replayed_events=stage.head(), doubts=["e1"])
     again = stage.intent(on_doubt="retry", attempt=2)
     return appending(stage, resumed, decisions=decision(stage.head(), again))
@@ -427,6 +431,7 @@ KINDS = [
     Kind("renew leases", renew),
     Kind("release a lease", release),
     Kind("read the state", state),
+    Kind("read a run", a_run, compare=(*START, "status", "epoch")),
     Kind("read events", some_events),
     Kind("wait for events", awaited_events),
     Kind("read the doubts", effects),

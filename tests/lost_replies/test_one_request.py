@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from lost_replies.kinds import KINDS, Kind, Stage, event
-from lost_replies.processes import StoreProcess
 from lost_replies.relays import Tape, Taped
+from lost_replies.tidy import Store, crash
 from proxy import LossyProxy
 
 from stillrun import codec, wire
@@ -31,15 +31,15 @@ FENCED = [kind for kind in KINDS if kind.fenced]
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreProcess]:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     # Few events between snapshots: ids are then found by the digests that a snapshot carries, too.
-    with StoreProcess(tmp_path_factory.mktemp("store"), SNAPSHOT_EVERY="3") as process:
+    with Store(tmp_path_factory.mktemp("store"), SNAPSHOT_EVERY="3") as process:
         yield process
 
 
 @pytest.fixture
-def stage(store: StoreProcess) -> Iterator[Stage]:
-    with StoreClient(store.url) as direct:
+def stage(store: Store) -> Iterator[Stage]:
+    with StoreClient(store.url, retry_for_s=RETRY_FOR_S) as direct:
         yield Stage(direct, f"run-{next(_runs)}")
 
 
@@ -58,11 +58,11 @@ class Played:
 def play(
     kind: Kind,
     stage: Stage,
-    store: StoreProcess,
+    store: Store,
     *,
     meanwhile: Callable[[], object] = lambda: None,
     how: str = "reply",
-    connect: Callable[[str], StoreClient] = lambda url: StoreClient(url, retry_for_s=RETRY_FOR_S),
+    connect: Callable[[str], StoreClient] | None = None,
 ) -> Played:
     """Send a request of this kind once and lose its reply; `meanwhile` comes before the repeat."""
     send = kind.ready(stage)
@@ -72,13 +72,14 @@ def play(
         meanwhile()
         before.extend(log_of(stage))
 
+    connect = connect or (lambda url: StoreClient(url, retry_for_s=RETRY_FOR_S))
     answer, error = None, None
     with (
         Tape(store.url, between) as tape,
         LossyProxy(tape.url) as proxy,
         connect(proxy.url) as client,
     ):
-        proxy.lose_if(lambda method, path: path != "/", how=how)  # type: ignore[arg-type]
+        proxy.lose_if(lambda method, path, *_: path != "/", how=how)  # type: ignore[arg-type]
         try:
             answer = send(client)
         except StillrunError as refused:
@@ -132,11 +133,7 @@ def test_a_repeat_is_recognised_and_answered_as_at_first(kind, how, stage, store
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_also_when_the_store_was_killed_and_came_back_in_between(kind, stage, store):
-    def crash() -> None:
-        store.kill()
-        store.start()
-
-    must_be_recognised(kind, play(kind, stage, store, meanwhile=crash))
+    must_be_recognised(kind, play(kind, stage, store, meanwhile=lambda: crash(store)))
 
 
 @pytest.mark.parametrize("restart", [False, True], ids=["", "and the store was killed"])
@@ -146,8 +143,7 @@ def test_also_when_the_run_has_closed_in_between(kind, restart, stage, store):
         if stage.direct.run(stage.run)["status"] not in ("succeeded", "cancelled"):
             stage.close()
         if restart:
-            store.kill()
-            store.start()
+            crash(store)
 
     played = play(kind, stage, store, meanwhile=close)
     assert stage.direct.run(stage.run)["status"] in ("succeeded", "cancelled")
@@ -160,8 +156,7 @@ def test_also_when_the_writer_was_fenced_in_between(kind, restart, stage, store)
     def fence() -> None:
         stage.fence()
         if restart:
-            store.kill()
-            store.start()
+            crash(store)
 
     must_be_recognised(kind, play(kind, stage, store, meanwhile=fence))
 
@@ -192,13 +187,13 @@ def test_a_release_repeated_after_another_was_granted_takes_nothing_from_it(stag
     played = play(release, stage, store, meanwhile=lambda: _settle_and_claim(stage))
     assert played.error is not None and played.error.code == "fenced"
     assert played.log_after == played.log_before
-    assert stage.direct.run(stage.run)["lease"]["worker"] == "another"
+    assert stage.direct.run(stage.run)["lease"]["worker"] == f"another-{stage.run}"
 
 
 def _settle_and_claim(stage: Stage) -> None:
     said = wire.SettleEffect(outcome="did_not_happen", by="ana")
     stage.direct.settle(stage.run, "e1", said)
-    stage.claim("another")
+    stage.claim(f"another-{stage.run}")
 
 
 # --- positive control: the claim can fail

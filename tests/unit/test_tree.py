@@ -143,7 +143,7 @@ RULES = [
     Rule(
         says="the server is started in one place per service",
         within=PRODUCT,
-        homes=("stillrun_store.__main__", "stillrun_agent.__main__"),
+        homes=("stillrun_store.__main__", "stillrun_store.serve", "stillrun_agent.__main__"),
         names=("granian",),
         plant=("stillrun_store.app", "import granian.server"),
     ),

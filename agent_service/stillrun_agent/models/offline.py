@@ -13,8 +13,8 @@ import hmac
 from typing import Any
 
 from stillrun.agent import Reply, Script, Turn
-from stillrun.signatures import copied
 from stillrun.events import ModelCall, ModelReply
+from stillrun.signatures import copied
 from stillrun.values import canonical
 
 from .model import ModelRequest

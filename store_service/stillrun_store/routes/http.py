@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from flask import Response, request
+from flask import Response, current_app, request
 
 from stillrun import codec
 from stillrun.errors import (
@@ -28,6 +28,7 @@ __all__ = ["answer", "body", "check_origin", "limit_param", "params", "problem",
 
 MSGPACK_TYPES = frozenset({codec.MSGPACK, "application/msgpack", "application/x-msgpack"})
 JSON_TYPES = frozenset({"application/json", "application/x-www-form-urlencoded", ""})
+UPLOADS = "stillrun_uploads"  # where the app keeps its places for bodies
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "[::1]"})
 
 T = TypeVar("T")
@@ -139,7 +140,8 @@ def raw_body() -> bytes:
         raise UnsupportedMediaType("compressed bodies are not taken")
     if (request.content_length or 0) > MAX_BODY_BYTES:
         raise TooLarge(f"a body has at most {MAX_BODY_BYTES} bytes", limit=MAX_BODY_BYTES)
-    data = request.stream.read(MAX_BODY_BYTES + 1)
+    with current_app.extensions[UPLOADS].place():
+        data = request.stream.read(MAX_BODY_BYTES + 1)
     if len(data) > MAX_BODY_BYTES:
         raise TooLarge(f"a body has at most {MAX_BODY_BYTES} bytes", limit=MAX_BODY_BYTES)
     # granian hands out what came before a client vanished as if it were the whole body.

@@ -8,10 +8,29 @@ from collections.abc import Callable, Iterator
 
 from stillrun.errors import Overloaded
 
-__all__ = ["THREADS", "Waiting"]
+__all__ = ["THREADS", "Uploads", "Waiting"]
 
 THREADS = 64  # of the server
+MAX_UPLOADS = 32  # with MAX_WAITING less than THREADS: health and reads always find a thread
+UPLOAD_PATIENCE_S = 0.2  # a body that is here is read in microseconds
 MAX_WAITING = 24  # polls and streams together: the others must find a thread
+
+
+class Uploads:
+    """Places for requests whose body is still arriving: a thread cannot leave a slow sender."""
+
+    def __init__(self) -> None:
+        self._places = threading.Semaphore(MAX_UPLOADS)
+
+    @contextlib.contextmanager
+    def place(self) -> Iterator[None]:
+        """Hold one place for the length of a block; a burst may wait for one, but not for long."""
+        if not self._places.acquire(timeout=UPLOAD_PATIENCE_S):
+            raise Overloaded(f"{MAX_UPLOADS} bodies arrive already", limit=MAX_UPLOADS)
+        try:
+            yield
+        finally:
+            self._places.release()
 
 
 class Waiting:

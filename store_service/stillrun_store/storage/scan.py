@@ -162,8 +162,6 @@ class Scanner:
                 lambda count, at: self._files.pread(fd, count, at), scan.owner.log_id, place, end
             ):
                 events_of(frame)
-                if frame.origin is not None and frame.origin.run != scan.owner.run:
-                    raise BadFrame(0, frame.place.first_seq, f"a log of {frame.origin.run}")
                 if posts is not None and frame.events:
                     posts.pass_by(frame.place)
                 scan.take(segment.first_seq, frame)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from stillrun import tool
-
 from crash.shipped import concierge, with_book
+from stillrun import tool
 
 book = tool(effect="write", timeout_s=30, approve=concierge.book.approve)(concierge.book.fn)
 agent = with_book(book)

@@ -11,7 +11,7 @@ import pytest
 from stillrun import Agent, tool
 from stillrun.client import EventPage, Interrupted, StoreUnreachable
 from stillrun.codec import MSGPACK, encode_msgpack
-from stillrun.errors import RunNotFound
+from stillrun.errors import RunExists, RunNotFound
 from stillrun.schema import SCHEMA_VERSION
 from stillrun_agent.app import create_app
 from stillrun_agent.config import Config
@@ -27,6 +27,9 @@ class Trip(msgspec.Struct, forbid_unknown_fields=True):
 @tool(effect="write")
 def book(ctx, route: str):
     """Book a seat."""
+
+
+TRIP = {"input": {"route": "LIS-OSL"}}
 
 
 class FakeStore:
@@ -147,6 +150,25 @@ def test_a_run_is_started_as_curl_sends_it(web, store):
     (start,) = store.started
     assert (start.agent, start.agent_version, start.seed) == ("trips", 3, 7)
     assert start.input == {"route": "LIS-OSL"}  # as it was sent: defaults belong to the code
+
+
+def test_a_run_that_an_earlier_version_started_is_confirmed(web, store, monkeypatch):
+    first = store.start_run
+
+    def start_run(start):
+        if start.agent_version is not None:
+            raise RunExists("started otherwise", differs=["agent_version"])
+        return first(start)
+
+    monkeypatch.setattr(store, "start_run", start_run)
+    assert web.post("/agents/trips/runs", json=TRIP | {"run": "old"}).status_code == 202
+    (start,) = store.started
+    assert start.agent_version is None
+
+
+def test_a_run_that_was_started_with_another_input_is_refused(web, store):
+    store.failure = RunExists("started otherwise", differs=["agent_version", "input"])
+    told(web.post("/agents/trips/runs", json=TRIP | {"run": "old"}), "run_exists")
 
 
 def test_a_run_is_started_by_msgpack_and_with_nothing_at_all(web, store):

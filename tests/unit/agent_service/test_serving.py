@@ -13,12 +13,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import requests
 
 from stillrun.client import StoreClient
 from stillrun.wire import StartRun
+from stillrun_agent import __main__ as main
+from stillrun_agent.config import Config
 
 LIMIT_S = 20.0  # for anything awaited here; it takes milliseconds on a free machine
 
@@ -152,6 +155,42 @@ def test_services_may_start_in_any_order(services):
     assert problem["code"] == "store_unreachable"
     services.store()
     until(lambda: answers(f"{url}/readyz"), "the agent finds the store")
+
+
+def test_a_stop_while_the_agents_are_still_loading_ends_at_once(services):
+    pipe = services.folder / "loading"
+    os.mkfifo(pipe)
+    (services.folder / "agents" / "slow.py").write_text(f"open({str(pipe)!r}).read()\n")
+    process = services.run("stillrun_agent", AGENT_MODULES=str(services.folder / "agents"))
+    with pipe.open("w"):  # opened: the file is being loaded
+        process.terminate()
+        assert process.wait(LIMIT_S) == 0
+
+
+def test_a_main_thread_that_ends_first_drains_all_the_same(monkeypatch):
+    """granian's handler may run, and its server return, before `on_stop` has been scheduled."""
+    done = []
+
+    class Worker:
+        is_ready, start = staticmethod(lambda: True), staticmethod(lambda: done.append("start"))
+        drain, stop = (
+            staticmethod(lambda: done.append("drain")),
+            staticmethod(lambda: done.append("stop")),
+        )
+
+        def __init__(self, *_, **__): ...
+
+    served = SimpleNamespace(_spawn_wsgi_worker=lambda *_: done.append("served"))
+    for name, stub in {
+        "Worker": Worker,
+        "MPServer": served,
+        "on_stop": lambda stop: None,
+        "die_with_parent": lambda: None,
+        "_until_granian_listens": lambda end: None,
+    }.items():
+        monkeypatch.setattr(main, name, stub)
+    main.serve(Config(), 1, "name", None)
+    assert done == ["start", "served", "drain", "stop"]
 
 
 @linux

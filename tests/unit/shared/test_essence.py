@@ -30,6 +30,7 @@ def trip(
             run.add(*doubts, ev.LeaseReleased(worker="x", why="expired")).lease("agent-2")
             run.add(ev.RunResumed(doubts=[d.effect for d in doubts]))
 
+    take_over()
     run.add(ev.WaitOpened(wait="w1", kind="message"))
     run.add(ev.MessageAdded(message=f"m{run.control.seq}", content=text))
     run.lease()

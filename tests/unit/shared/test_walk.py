@@ -221,7 +221,7 @@ def assert_state_is_what_the_events_say(run: Run) -> None:
     assert pixels(from_view(codec.decode_msgpack(body))) == pixels(run.state)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, suppress_health_check=list(HealthCheck))
 @given(st.randoms(use_true_random=True), st.lists(random_events, min_size=3, max_size=3))
 def test_whatever_check_lets_happen_leaves_a_run_that_makes_sense(rng, random):
     run = Run().lease()

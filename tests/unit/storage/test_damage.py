@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shutil
 
+import msgpack
 import pytest
 
 from stillrun_store.storage import DamagedLog
-from stillrun_store.storage.format import FRAME, directory_name
+from stillrun_store.storage.format import FRAME, body_crc, directory_name
 from unit.storage.faults import Unsynced, copy
 from unit.storage.logs import LOG_ID, OTHER_ID, frame_offsets, payload, segment, tree, unsealed
 
@@ -149,6 +150,17 @@ def test_a_whole_frame_that_is_dropped_doubled_or_zeroed_is_damage(data, open_en
     middle = {"dropped": b"", "doubled": whole[start:end] * 2, "zeroed": bytes(end - start)}[how]
     path.write_bytes(whole[:start] + middle + whole[end:])
     check_damaged(data, open_engine, seq + 1 if how == "doubled" else seq)
+
+
+def test_a_frame_that_verifies_but_contradicts_itself_is_no_torn_tail(data, open_engine):
+    """No torn write has the right checksums: whatever made it, a person must look at it."""
+    path, log_id, body = segment(data), bytes.fromhex(LOG_ID), msgpack.packb([b"event"])
+    size, before = path.stat().st_size, FRAME.unpack(path.read_bytes(), frame_offsets(path)[-1])
+    place = (log_id, size, EVENTS + 1, before[6])
+    wrong_chain = before[5] ^ 1
+    head = FRAME.pack(log_id, EVENTS + 1, 1, len(body), size, wrong_chain, body_crc(*place, body))
+    path.write_bytes(path.read_bytes() + head + body)
+    check_damaged(data, open_engine, EVENTS + 1)
 
 
 def test_two_frames_that_changed_places_are_damage(data, open_engine):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
+import secrets
 import socket
 import subprocess
 import sys
@@ -21,7 +21,6 @@ from stillrun import wire
 from stillrun.agent import Agent
 from stillrun.check import check
 from stillrun.client import StoreClient
-from stillrun.errors import StillrunError
 from stillrun.events import Data, Event
 from stillrun.reducers import fold_into
 from stillrun.schema import SCHEMA_VERSION
@@ -142,14 +141,10 @@ class StoreProcess:
         with StoreClient(self.url, timeout_s=5.0) as client:
             until(client.is_ready, "the store never became ready")
 
-    def freeze(self) -> None:
-        """Every process of the store stands still."""
-        for pid in self._pids():
-            os.kill(pid, signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        for pid in self._pids():
-            os.kill(pid, signal.SIGCONT)
+    def ensure(self) -> None:
+        """Start it, if no test has, or one has left it dead."""
+        if self._process is None:
+            self.start()
 
     def _pids(self) -> list[int]:
         assert self._process is not None
@@ -171,12 +166,18 @@ class StoreProcess:
         self.start()
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[StoreProcess]:
-    process = StoreProcess(tmp_path / "data")
-    process.start()
+@pytest.fixture(scope="module")
+def one_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreProcess]:
+    process = StoreProcess(tmp_path_factory.mktemp("store"))
     yield process
     process.kill()
+
+
+@pytest.fixture
+def store(one_store: StoreProcess) -> StoreProcess:
+    """Shared by the tests of a module, which is why runs and agents get names of their own."""
+    one_store.ensure()
+    return one_store
 
 
 @pytest.fixture
@@ -234,11 +235,12 @@ class Stage:
         self.connect = connect
         self.client = connect()
         self.workers: list[Worker] = []
-        self._names = iter(range(1000))
+        self._named: set[int] = set()
 
     def worker(self, *agents: Agent, url: str | None = None, **options: Any) -> Worker:
         registry = Registry()
         for agent in agents:
+            self._name(agent)
             registry.add(agent)
         client = self.connect(**({} if url is None else {"url": url}))
         worker = Worker(
@@ -251,17 +253,22 @@ class Stage:
         return worker
 
     def run(self, agent: Agent, **start: Any) -> Seen:
-        run = f"run-{next(self._names)}"
+        self._name(agent)
+        run = f"run-{secrets.token_hex(4)}"
         self.client.start_run(wire.StartRun(run=run, agent=agent.name, **start))
         return Seen(self.client, run)
+
+    def _name(self, agent: Agent) -> None:
+        """Runs that an earlier test has left behind must not come to this one's workers."""
+        if id(agent) not in self._named:
+            agent.name = f"{agent.name}-{secrets.token_hex(4)}"
+            self._named.add(id(agent))
 
 
 @pytest.fixture
 def stage(connect: Callable[..., StoreClient], store: StoreProcess) -> Iterator[Stage]:
     stage = Stage(connect)
     yield stage
-    with contextlib.suppress(StillrunError, ProcessLookupError, AssertionError):
-        store.thaw()
     for worker in stage.workers:
         worker.stop()
 

@@ -90,7 +90,7 @@ def ends_like_its_twin(stage, world, run):
     run.ends()
     assert world.twice() == []
     assert world.ordinals() == [4, 6]
-    return essence(stage.client.state(run.run).state)
+    return essence(stage.client.state(run.run).state) | {"agent": None}
 
 
 def never_disturbed(stage, world, agent):
@@ -458,7 +458,8 @@ def test_a_cancel_between_lets_the_outcome_land_and_no_intent_follows(stage, sto
 def test_a_cancel_between_the_intent_and_the_call_keeps_the_call_from_being_made(
     stage, store, world
 ):
-    client, _ = meddling(stage, store, reader(world))
+    agent = reader(world)
+    client, _ = meddling(stage, store, agent)
 
     def cancel(run, append):
         if "effect_intended" in kinds(append)[1]:
@@ -466,7 +467,7 @@ def test_a_cancel_between_the_intent_and_the_call_keeps_the_call_from_being_made
             # The answer to the append does not tell of the cancel; the next renewal would.
 
     client.after = cancel
-    run = stage.run(reader(world))
+    run = stage.run(agent)
     assert run.ends()["status"] == "cancelled"
     client.close()
     assert run.types().count("effect_intended") == 1
