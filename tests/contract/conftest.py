@@ -25,6 +25,14 @@ def open_door(tmp_path: Path) -> Iterator[Callable[..., Door]]:
         door.close()
 
 
+@pytest.fixture(scope="module")
+def still(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    """One door for all tests of a module that only look, or are refused."""
+    door = Door(tmp_path_factory.mktemp("still"))
+    yield door
+    door.close()
+
+
 @pytest.fixture
 def door(open_door: Callable[..., Door]) -> Door:
     return open_door()

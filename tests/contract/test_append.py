@@ -129,7 +129,9 @@ OTHER = [
 ]
 
 
-@pytest.mark.parametrize(("change", "status"), [case[1:] for case in OTHER], ids=[c[0] for c in OTHER])
+@pytest.mark.parametrize(
+    ("change", "status"), [case[1:] for case in OTHER], ids=[c[0] for c in OTHER]
+)
 def test_known_ids_with_anything_else_are_refused(door, change, status):
     door.outsider()
     sent = [note({"n": 1}), note({"n": 1}), note({"n": 1})]
@@ -341,7 +343,13 @@ DECISIONS = {
 }
 NOT_BY_APPEND = {
     "run_created": {"run": "r", "log_id": "l", "reducer": "agent"},
-    "run_forked": {"run": "r", "log_id": "l", "parent_run": "p", "parent_log_id": "l", "parent_seq": 1},
+    "run_forked": {
+        "run": "r",
+        "log_id": "l",
+        "parent_run": "p",
+        "parent_log_id": "l",
+        "parent_seq": 1,
+    },
     "lease_granted": {"worker": "w", "claim": "c", "ttl_s": 1.0},
     "lease_released": {"worker": "w", "why": "expired"},
     "message_added": {"message": "m", "content": "x"},
@@ -357,20 +365,28 @@ NOT_BY_APPEND = {
 }
 
 
+@pytest.fixture(scope="module")
+def leased(still):
+    """The holder of a lease on a run of each reducer; nothing that is tried there is taken."""
+    reducers = ("agent", "merge", "none")
+    for reducer in reducers:
+        still.start(reducer, reducer=reducer, agent="a")
+    return {r: still.worker(r, f"w-{r}") for r in reducers}
+
+
 @pytest.mark.parametrize("door_name", ["events", "decisions"])
 @pytest.mark.parametrize("event_type", NOT_BY_APPEND)
 @pytest.mark.parametrize("reducer", ["agent", "merge", "none"])
 def test_what_people_and_the_store_write_is_refused_at_both_doors(
-    door, event_type, door_name, reducer
+    leased, event_type, door_name, reducer
 ):
-    door.start(reducer=reducer, agent="a")
-    worker = door.worker()
-    with nobody_is_changed(door):
+    worker = leased[reducer]
+    with nobody_is_changed(worker.door, reducer):
         sent = event(event_type, **NOT_BY_APPEND[event_type])
         if door_name == "events":
             answer = worker.append(sent)
         else:
-            answer = worker.append(decisions=(door.head(), [sent]))
+            answer = worker.append(decisions=(worker.door.head(reducer), [sent]))
         assert refused(answer, 422, "wrong_writer").body["pointer"].startswith(f"/{door_name}")
 
 
@@ -466,7 +482,9 @@ def test_of_two_writers_who_expect_the_same_seq_exactly_one_wins(door):
     """B07 (a)."""
     door.outsider()
     for seq in range(1, ROUNDS + 1):
-        calls = [lambda n=n, seq=seq: door.append("r", note({"w": n}), expected_seq=seq) for n in (1, 2)]
+        calls = [
+            lambda n=n, seq=seq: door.append("r", note({"w": n}), expected_seq=seq) for n in (1, 2)
+        ]
         won, lost = sorted(at_once(*calls), key=lambda answer: answer.status)
         good(won, 201)
         assert refused(lost, 409, "seq_conflict").body["head_seq"] == seq + 1
@@ -515,4 +533,3 @@ def test_one_run_with_many_waiting_writers_says_overloaded_and_the_others_answer
         good(door.append("other", note()), 201)
         entry.queued = 0
     good(door.append("r", note()), 201)
-

@@ -152,7 +152,9 @@ def test_a_polling_claim_wakes_when_a_run_becomes_runnable(door, wake):
     worker.open_effect()
     retry_in_s = 30 if wake == "a retry that falls due" else 3_000
     worker.facts(
-        event("effect_failed", effect="e1", error={"type": "T", "message": ""}, retry_in_s=retry_in_s)
+        event(
+            "effect_failed", effect="e1", error={"type": "T", "message": ""}, retry_in_s=retry_in_s
+        )
     )
     door.start("l")
     door.worker("l", ttl_s=1_000.0)
@@ -161,7 +163,12 @@ def test_a_polling_claim_wakes_when_a_run_becomes_runnable(door, wake):
     WAKES[wake](door)
     thread.join(BIG_S)
     expected = {"a new run": "new", "a message": "m", "an answer": "q", "a signal": "s"}
-    expected |= {"an unpause": "p", "a settlement": "d", "a deadline": "t", "a lease that ends": "l"}
+    expected |= {
+        "an unpause": "p",
+        "a settlement": "d",
+        "a deadline": "t",
+        "a lease that ends": "l",
+    }
     assert names(found[0]) == [expected.get(wake, "f")]
 
 
@@ -313,7 +320,9 @@ def test_renewals_prolong_and_one_lost_lease_does_not_lose_the_others(door):
         door.start(run)
     grants = door.grants(limit=2)
     good(Worker(door, "s", "w", grants[1]["epoch"]).release())
-    leases = [{"run": g["run"], "epoch": g["epoch"]} for g in grants] + [{"run": "nope", "epoch": 1}]
+    leases = [{"run": g["run"], "epoch": g["epoch"]} for g in grants] + [
+        {"run": "nope", "epoch": 1}
+    ]
     for _ in range(5):
         door.pass_time(9)
         told = good(door.post("/leases", {"worker": "w", "leases": leases})).body["leases"]

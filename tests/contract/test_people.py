@@ -20,7 +20,9 @@ def answer(door, body, run="r", wait="w1"):
 # --- answers
 
 
-@pytest.mark.parametrize("value", [False, 0, "", {}, [], None, "approve", 0.0, {"a": [1]}], ids=repr)
+@pytest.mark.parametrize(
+    "value", [False, 0, "", {}, [], None, "approve", 0.0, {"a": [1]}], ids=repr
+)
 def test_any_value_answers_a_question_and_is_told_apart_from_none(door, value):
     """B25."""
     asked(door)
@@ -119,9 +121,7 @@ def test_several_open_approvals_are_listed_and_answered_by_id(door):
     door.start()
     worker = door.worker()
     worker.plan("book", "pay")
-    opens = [
-        event("wait_opened", wait=f"w{n}", kind="approval", subject=f"e{n}") for n in (1, 2)
-    ]
+    opens = [event("wait_opened", wait=f"w{n}", kind="approval", subject=f"e{n}") for n in (1, 2)]
     worker.decide(*opens)
     with nobody_is_changed(door):
         told = refused(door.post("/runs/r/approve"), 409, "several_open").body["waits"]
@@ -173,7 +173,9 @@ def test_a_question_takes_its_default_at_its_deadline(door, default):
     assert door.status() == "queued"
 
 
-@pytest.mark.parametrize(("default", "then"), [(None, "dropped"), ("reject", "dropped"), ("approve", "planned")])
+@pytest.mark.parametrize(
+    ("default", "then"), [(None, "dropped"), ("reject", "dropped"), ("approve", "planned")]
+)
 def test_an_approval_takes_its_default_and_is_rejected_without_one(door, default, then):
     door.start()
     door.worker().ask_approval(in_s=60, default=default)
@@ -184,7 +186,14 @@ def test_an_approval_takes_its_default_and_is_rejected_without_one(door, default
 
 @pytest.mark.parametrize(
     "due",
-    ["2024-03-31T02:30:00", "2016-12-31T23:59:60Z", "2024-02-30T00:00:00Z", "soon", "", "2030-01-01"],
+    [
+        "2024-03-31T02:30:00",
+        "2016-12-31T23:59:60Z",
+        "2024-02-30T00:00:00Z",
+        "soon",
+        "",
+        "2030-01-01",
+    ],
 )
 def test_a_due_that_is_no_instant_is_refused(door, due):
     """B06."""
@@ -239,9 +248,7 @@ def test_timers_due_while_the_store_was_down_fire_once_in_due_order(door):
     door.mono_s += 12
     door._open()
     committed = door.store._committed
-    door.store._committed = lambda entry, *rest: (
-        fired.append(entry.run) or committed(entry, *rest)
-    )
+    door.store._committed = lambda entry, *rest: fired.append(entry.run) or committed(entry, *rest)
     door.timers.sweep()
     door.timers.sweep()
     assert fired == ["early", "middle", "late"]

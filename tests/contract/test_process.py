@@ -82,7 +82,9 @@ class Load:
             assert answer.status_code == 503 and answer.json()["code"] == "stopping", answer.text
         found = {f"r{n}": stored(self.store, f"r{n}") for n in range(WRITERS)}
         assert len(self.acked) >= 20
-        assert set(self.acked) <= {(run, *event) for run, events in found.items() for event in events}
+        assert set(self.acked) <= {
+            (run, *event) for run, events in found.items() for event in events
+        }
         for run, events in found.items():
             assert [seq for seq, _ in events] == list(range(2, len(events) + 2))
             assert len(events) <= sum(1 for ack in self.acked if ack[0] == run) + 1
@@ -261,7 +263,11 @@ def test_waiting_clients_are_capped_while_appends_and_health_go_on(store):
     with contextlib.ExitStack() as open_streams:
         for _ in range(MAX_WAITING):
             open_streams.enter_context(contextlib.closing(follow(store)))
-        for path in ("/runs/r/log?follow=1", "/runs/r/events?from=2&timeout_s=9", "/waits?timeout_s=9"):
+        for path in (
+            "/runs/r/log?follow=1",
+            "/runs/r/events?from=2&timeout_s=9",
+            "/waits?timeout_s=9",
+        ):
             answer = requests.get(store.url + path, timeout=TIMEOUT_S)
             assert (answer.status_code, answer.json()["code"]) == (503, "overloaded")
             assert answer.headers["Retry-After"]
@@ -378,7 +384,8 @@ def test_a_declared_length_over_the_limit_is_refused_without_waiting_for_it(stor
         b"\x00\xff\xfe\r\n\r\n",
         b"GET /runs/r HTTP/1.1\r\n\r\n",
         b"POST /runs/r/events HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n" + BODY,
-        b"POST /runs/r/events HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 40\r\n\r\n" + BODY,
+        b"POST /runs/r/events HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 40\r\n\r\n"
+        + BODY,
         b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * 1_000_000 + b"\r\n\r\n",
     ],

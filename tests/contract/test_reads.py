@@ -22,6 +22,20 @@ def history(door, run="r", events=9):
         good(door.append(run, note({"n": n, f"k{n}": n})), 201)
 
 
+@pytest.fixture(scope="module")
+def past(still):
+    """`r` with nine events, for tests that only look."""
+    history(still)
+    return still
+
+
+@pytest.fixture(scope="module")
+def agents(still):
+    """`agents` is a run that no test changes."""
+    still.start("agents")
+    return still
+
+
 # --- refs
 
 
@@ -41,31 +55,49 @@ def history(door, run="r", events=9):
         ("r@2100-01-01T00:00:00Z", 9),
     ],
 )
-def test_a_ref_names_a_seq(door, ref, seq):
-    history(door)
-    assert good(door.get(f"/runs/{ref.replace('+', '%2B')}/state")).body["seq"] == seq
-    assert good(door.get(f"/runs/{ref.replace('+', '%2B')}")).body["seq"] == seq
+def test_a_ref_names_a_seq(past, ref, seq):
+    assert good(past.get(f"/runs/{ref.replace('+', '%2B')}/state")).body["seq"] == seq
+    assert good(past.get(f"/runs/{ref.replace('+', '%2B')}")).body["seq"] == seq
 
 
 @pytest.mark.parametrize(
     "ref",
-    ["r@0", "r@10", "r@1000000000", "r@-9", "r@-1000", "r@2025-11-29T09:59:59Z", "r@latest", "r@v1"],
+    [
+        "r@0",
+        "r@10",
+        "r@1000000000",
+        "r@-9",
+        "r@-1000",
+        "r@2025-11-29T09:59:59Z",
+        "r@latest",
+        "r@v1",
+    ],
 )
-def test_a_ref_that_names_no_event_is_404(door, ref):
-    history(door)
+def test_a_ref_that_names_no_event_is_404(past, ref):
     for path in ("", "/state", "/log"):
-        assert refused(door.get(f"/runs/{ref}{path}"), 404, "seq_out_of_range").body["head_seq"] == 9
+        assert (
+            refused(past.get(f"/runs/{ref}{path}"), 404, "seq_out_of_range").body["head_seq"] == 9
+        )
 
 
 @pytest.mark.parametrize(
     "ref",
-    ["r@", "r@1.5", "r@1e9", "r@--1", "r@+1", "r@ 1", "r@1@2", "r@2025-11-29", "r@2025-02-30T00:00:00Z"]
+    [
+        "r@",
+        "r@1.5",
+        "r@1e9",
+        "r@--1",
+        "r@+1",
+        "r@ 1",
+        "r@1@2",
+        "r@2025-11-29",
+        "r@2025-02-30T00:00:00Z",
+    ]
     + ["r@" + "9" * 19, "r@" + "9" * 5_000, "@1", "r@-", "r@%00", "r@t!", "r@2025-11-29T10:00:00"],
 )
-def test_a_ref_of_no_known_form_is_400(door, ref):
-    history(door)
+def test_a_ref_of_no_known_form_is_400(past, ref):
     for path in ("", "/state", "/log"):
-        refused(door.get(f"/runs/{ref}{path}"), 400, "invalid_parameter")
+        refused(past.get(f"/runs/{ref}{path}"), 400, "invalid_parameter")
 
 
 PATHS_OF_A_RUN = [
@@ -101,34 +133,49 @@ def body_of(method, path):
 
 
 @pytest.mark.parametrize(("method", "path"), PATHS_OF_A_RUN)
-def test_an_unknown_run_is_404_and_stays_unknown(door, method, path):
+def test_an_unknown_run_is_404_and_stays_unknown(agents, method, path):
     """B45."""
-    answer = door.send(method, f"/runs/nope{path}", body_of(method, path))
+    answer = agents.send(method, f"/runs/nope{path}", body_of(method, path))
     assert refused(answer, 404, "run_not_found").body["run"] == "nope"
-    assert door.get("/runs").body["runs"] == []
+    assert "nope" not in [row["run"] for row in agents.get("/runs").body["runs"]]
 
 
-@pytest.mark.parametrize(("method", "path"), [p for p in PATHS_OF_A_RUN if p[1] not in ("", "/state", "/log")])
-def test_what_takes_a_run_refuses_a_ref(door, method, path):
-    door.start()
-    answer = door.send(method, f"/runs/r@1{path}", body_of(method, path))
+@pytest.mark.parametrize(
+    ("method", "path"), [p for p in PATHS_OF_A_RUN if p[1] not in ("", "/state", "/log")]
+)
+def test_what_takes_a_run_refuses_a_ref(agents, method, path):
+    answer = agents.send(method, f"/runs/agents@1{path}", body_of(method, path))
     refused(answer, 400, "invalid_parameter")
 
 
 @pytest.mark.parametrize(("method", "path"), [*PATHS_OF_A_RUN, ("PUT", "")])
-@pytest.mark.parametrize("query", ["tenant=acme", "limit=5&limit=6", "=", "x%27%20OR%20%271%27=%271"])
-def test_unknown_and_repeated_parameters_are_refused(door, method, path, query):
+@pytest.mark.parametrize(
+    "query", ["tenant=acme", "limit=5&limit=6", "=", "x%27%20OR%20%271%27=%271"]
+)
+def test_unknown_and_repeated_parameters_are_refused(agents, method, path, query):
     """B45."""
-    door.start()
-    with nobody_is_changed(door):
-        answer = door.send(method, f"/runs/r{path}?{query}", body_of(method, path))
+    with nobody_is_changed(agents, "agents"):
+        answer = agents.send(method, f"/runs/agents{path}?{query}", body_of(method, path))
         refused(answer, 400, "invalid_parameter")
 
 
-@pytest.mark.parametrize("method_path", ["POST /claims", "POST /leases", "POST /runs", "GET /", "GET /waits", "GET /effects", "GET /runs"])
+@pytest.mark.parametrize(
+    "method_path",
+    [
+        "POST /claims",
+        "POST /leases",
+        "POST /runs",
+        "GET /",
+        "GET /waits",
+        "GET /effects",
+        "GET /runs",
+    ],
+)
 def test_unknown_parameters_are_refused_where_no_run_is_named(door, method_path):
     method, path = method_path.split()
-    body = {"worker": "w", "claim": "c", "agents": [], "schema_version": 1} if "claims" in path else {}
+    body = (
+        {"worker": "w", "claim": "c", "agents": [], "schema_version": 1} if "claims" in path else {}
+    )
     refused(door.send(method, path + "?expcet=1", body or None), 400, "invalid_parameter")
 
 
@@ -170,27 +217,34 @@ def flat(pages):
         ("&type=x", ()),
     ],
 )
-def test_events_page_in_both_orders_until_next_is_null(door, query, seqs, limit):
-    history(door)
-    pages = walk(door, f"/runs/r/events?limit={limit}{query}")
+def test_events_page_in_both_orders_until_next_is_null(past, query, seqs, limit):
+    pages = walk(past, f"/runs/r/events?limit={limit}{query}")
     assert flat(pages) == list(seqs)
     assert all(len(page) == limit for page in pages[:-1])
 
 
 @pytest.mark.parametrize(
     "query",
-    ["from=0", "from=-1", "from=x", "from=1.0", "from=", "to=0", "limit=0", "limit=1001", "limit=-1"]
+    [
+        "from=0",
+        "from=-1",
+        "from=x",
+        "from=1.0",
+        "from=",
+        "to=0",
+        "limit=0",
+        "limit=1001",
+        "limit=-1",
+    ]
     + ["order=up", "timeout_s=-1", "timeout_s=61", "timeout_s=nan", "timeout_s=inf", "timeout_s=x"]
     + ["limit=" + "9" * 5_000, "from=%D9%A3", "follow=1"],
 )
-def test_a_wrong_page_is_refused(door, query):
-    history(door)
-    refused(door.get(f"/runs/r/events?{query}"), 400, "invalid_parameter")
+def test_a_wrong_page_is_refused(past, query):
+    refused(past.get(f"/runs/r/events?{query}"), 400, "invalid_parameter")
 
 
-def test_a_page_from_far_past_the_head_is_404(door):
-    history(door)
-    refused(door.get("/runs/r/events?from=11"), 404, "seq_out_of_range")
+def test_a_page_from_far_past_the_head_is_404(past):
+    refused(past.get("/runs/r/events?from=11"), 404, "seq_out_of_range")
 
 
 def test_a_page_of_large_events_stops_and_goes_on(door):
@@ -267,7 +321,15 @@ def test_runs_that_start_meanwhile_disturb_no_paging(door):
 
 @pytest.mark.parametrize(
     "query",
-    ["status=Pending", "status=bogus", "status=", "limit=0", "limit=5&limit=6", "cursor=!", "cursor="]
+    [
+        "status=Pending",
+        "status=bogus",
+        "status=",
+        "limit=0",
+        "limit=5&limit=6",
+        "cursor=!",
+        "cursor=",
+    ]
     + ["cursor=%C3%A9", "cursor=eA", "tenant=acme", "limit=1e3", "prefix=r", "offset=1"],
 )
 def test_a_wrong_filter_is_refused_and_never_ignored(door, query):
@@ -318,7 +380,9 @@ def test_a_pointer_leads_into_the_state(door):
         assert good(door.get(f"/runs/r/state?pointer={pointer}")).body["state"] == value
 
 
-@pytest.mark.parametrize("pointer", ["x", "/x", "/a~1b/1", "/a~1b/-", "/a~1b/00", "/a~1b/0/~0/x", "/a~1b/-1"])
+@pytest.mark.parametrize(
+    "pointer", ["x", "/x", "/a~1b/1", "/a~1b/-", "/a~1b/00", "/a~1b/0/~0/x", "/a~1b/-1"]
+)
 def test_a_pointer_that_leads_nowhere_is_refused(door, pointer):
     door.outsider(input={"a/b": [{"~": 1}]})
     refused(door.get(f"/runs/r/state?pointer={pointer}"), 400, "invalid_parameter")
@@ -356,7 +420,13 @@ def test_every_status_of_an_effect_is_reached_and_filtered(door):
     door.start()
     worker = door.worker(ttl_s=100.0)
     problem = {"type": "Busy", "message": "no"}
-    calls = {"done": "retry", "gone": "retry", "again": "retry", "lost": "reconcile", "busy": "retry"}
+    calls = {
+        "done": "retry",
+        "gone": "retry",
+        "again": "retry",
+        "lost": "reconcile",
+        "busy": "retry",
+    }
     worker.plan(*calls, "asked", "later")
     ids = {name: f"e{n}" for n, name in enumerate([*calls, "asked", "later"], 1)}
     for name, policy in calls.items():
@@ -375,10 +445,14 @@ def test_every_status_of_an_effect_is_reached_and_filtered(door):
     for _ in range(2):
         ledger = door.effects()
         assert list(ledger) == sorted(ledger)
-        assert {ids[n]: s for n, s in expected.items()} == {e: v["status"] for e, v in ledger.items()}
+        assert {ids[n]: s for n, s in expected.items()} == {
+            e: v["status"] for e, v in ledger.items()
+        }
         for status in set(expected.values()):
             found = good(door.get(f"/runs/r/effects?status={status}")).body["effects"]
-            assert [e["effect"] for e in found] == [e for e, v in ledger.items() if v["status"] == status]
+            assert [e["effect"] for e in found] == [
+                e for e, v in ledger.items() if v["status"] == status
+            ]
         assert ledger[ids["done"]]["result"] == {"x": 1}
         assert ledger[ids["gone"]]["error"] == problem
         types = {e["seq"]: e["type"] for e in door.events()}
@@ -389,7 +463,17 @@ def test_every_status_of_an_effect_is_reached_and_filtered(door):
     assert [(e["run"], e["effect"]) for e in live] == [("r", ids["lost"])]
 
 
-@pytest.mark.parametrize("path", ["/runs/r/effects?status=done", "/effects?status=succeeded", "/runs/r/waits?kind=x", "/waits?status=answered", "/waits?kind=X", "/waits?timeout_s=-1"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/runs/r/effects?status=done",
+        "/effects?status=succeeded",
+        "/runs/r/waits?kind=x",
+        "/waits?status=answered",
+        "/waits?kind=X",
+        "/waits?timeout_s=-1",
+    ],
+)
 def test_a_status_that_is_none_is_refused(door, path):
     door.start()
     refused(door.get(path), 400, "invalid_parameter")
@@ -484,11 +568,10 @@ def test_msgpack_and_json_say_the_same(door, path):
     ("method", "path"), [p for p in PATHS_OF_A_RUN if p[0] != "GET"] + [("PUT", "")]
 )
 @pytest.mark.parametrize("accept", ["text/html", "application/xml", "application/json;q=0"])
-def test_accept_is_judged_before_anything_is_written(door, method, path, accept):
-    door.start()
-    with nobody_is_changed(door):
-        answer = door.send(
-            method, f"/runs/r{path}", body_of(method, path), headers={"Accept": accept}
+def test_accept_is_judged_before_anything_is_written(agents, method, path, accept):
+    with nobody_is_changed(agents, "agents"):
+        answer = agents.send(
+            method, f"/runs/agents{path}", body_of(method, path), headers={"Accept": accept}
         )
         refused(answer, 406, "not_acceptable")
 
@@ -508,12 +591,17 @@ def test_every_code_is_explained(door, code):
     assert shown["code"] == code and shown["status"] >= 400 and len(shown["meaning"]) > 10
 
 
-@pytest.mark.parametrize("path", ["/nope", "/runs/r/nope", "/problems/nope", "/runs/", "/runs/r/", "/RUNS"])
+@pytest.mark.parametrize(
+    "path", ["/nope", "/runs/r/nope", "/problems/nope", "/runs/", "/runs/r/", "/RUNS"]
+)
 def test_a_path_where_nothing_is_answers_a_problem(door, path):
     refused(door.get(path), 404, "not_found")
 
 
-@pytest.mark.parametrize("method_path", ["DELETE /runs", "POST /healthz", "PATCH /runs/r", "GET /claims", "PUT /runs/r/events"])
+@pytest.mark.parametrize(
+    "method_path",
+    ["DELETE /runs", "POST /healthz", "PATCH /runs/r", "GET /claims", "PUT /runs/r/events"],
+)
 def test_another_method_is_405_and_says_which(door, method_path):
     method, path = method_path.split()
     assert refused(door.send(method, path), 405, "method_not_allowed").headers["Allow"]

@@ -18,7 +18,7 @@ import requests
 from services import eventually
 from stillrun.codec import decode_json, decode_msgpack
 
-from .processes import AgentProcess, StoreProcess, freeze
+from .processes import LEASE_TTL_S, AgentProcess, StoreProcess, freeze
 from .tap import Exchange, Stop, Tap
 
 __all__ = ["Crew", "Freeze", "Frozen", "Member"]
@@ -77,6 +77,7 @@ class Crew:
     folder: Path
     world: str
     make_store: type[StoreProcess] = StoreProcess
+    lease_ttl_s: str = str(LEASE_TTL_S)
     members: list[Member] = field(default_factory=list)
     _cleanup: ExitStack = field(default_factory=ExitStack)
 
@@ -88,7 +89,9 @@ class Crew:
             for _ in range(AGENTS):
                 to_store = cleanup.enter_context(Tap(self.store.url))
                 to_world = cleanup.enter_context(Tap(self.world))
-                agent = AgentProcess(to_store.url, CLERKS, WORLD_URL=to_world.url)
+                agent = AgentProcess(
+                    to_store.url, CLERKS, WORLD_URL=to_world.url, LEASE_TTL_S=self.lease_ttl_s
+                )
                 cleanup.callback(agent.kill_all)
                 agent.spawn()
                 self.members.append(Member(to_store, to_world, agent))

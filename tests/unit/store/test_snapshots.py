@@ -40,7 +40,9 @@ def test_while_snapshots_outweigh_the_log_the_smallest_gap_is_made(sizes, log_by
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 500), st.integers(1, 99)), unique_by=lambda x: x[0]).map(sorted),
+    st.lists(st.tuples(st.integers(1, 500), st.integers(1, 99)), unique_by=lambda x: x[0]).map(
+        sorted
+    ),
     st.integers(0, 2_000),
 )
 def test_what_is_kept_is_not_heavier_than_the_log_or_only_two(sizes, log_bytes):
@@ -227,7 +229,9 @@ histories = st.lists(
 
 
 @pytest.mark.parametrize("reducer", ["merge", "none", "agent"])
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(history=histories)
 def test_a_state_is_the_same_with_snapshots_without_cold_and_warm(
     tmp_path_factory, reducer, history
