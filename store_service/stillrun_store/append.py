@@ -27,8 +27,9 @@ from stillrun.state import Control
 from stillrun.values import check_event_id, rfc3339, same
 from stillrun.wire import MAX_EVENTS_PER_REQUEST, Appended, AppendEvents, NewEvent
 
+from .drafts import Draft
 from .runs import Entry, Loaded
-from .store import Draft, Store
+from .store import Store
 
 __all__ = ["append", "known_frame", "write"]
 

@@ -15,8 +15,9 @@ from stillrun.state import Control
 from stillrun.status import is_runnable, status
 from stillrun.wire import MAX_WAIT_S, ClaimRuns, Grant, ReleaseLease, RenewLeases
 
+from .drafts import Draft
 from .runs import Entry, Loaded
-from .store import Draft, Store
+from .store import Store
 from .timers import doubts, end_lease
 
 __all__ = ["claim", "release", "renew"]

@@ -16,8 +16,9 @@ from stillrun.values import check_event_id, check_name
 from stillrun.wire import AnswerWait, Appended, By, SendMessage, SendSignal, SettleEffect
 
 from .append import write
+from .drafts import Draft, new_event_id
 from .runs import Entry, Loaded
-from .store import Draft, Store, new_event_id
+from .store import Store
 from .timers import fire_due
 
 __all__ = [

@@ -7,13 +7,9 @@ or nothing; the fold in memory holds durable events only; an entry changes only 
 from __future__ import annotations
 
 import contextlib
-import secrets
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
 
 from stillrun import codec
 from stillrun.check import check
@@ -22,53 +18,33 @@ from stillrun.errors import (
     CorruptLog,
     DiskFull,
     InvalidBody,
-    InvalidParameter,
     OutcomeUnknown,
     Overloaded,
     Recovering,
     RunDeleted,
-    RunExists,
     RunNotFound,
     SeqOutOfRange,
     StillrunError,
     Stopping,
-    TooLarge,
-    UnsupportedValue,
 )
 from stillrun.events import Event, RunCancelled, RunCreated
 from stillrun.reducers import fold_into
 from stillrun.schema import SCHEMA_VERSION
 from stillrun.state import Control, State, new_state
-from stillrun.values import same
-from stillrun.wire import MAX_EVENT_BYTES, StartRun
+from stillrun.wire import StartRun
 
-from . import snapshots
+from . import snapshots, starting
 from .board import Board
+from .drafts import Draft, encoded, new_event_id
+from .memory import Memory
 from .runs import Entry, Ids, Loaded, Summary, summarize
 from .storage import Engine
 from .storage import errors as disk
 
-__all__ = ["Draft", "Store", "new_event_id"]
+__all__ = ["Store"]
 
 MAX_QUEUED_PER_RUN = 8  # one slow disk must not let one run take every thread
-MAX_LOADED_BYTES = 96 << 20  # log bytes whose folds are kept in memory, least recently used go
-MAX_EVERY = 1_000_000  # events between snapshots: the same bound as SNAPSHOT_EVERY
 READ_BATCH = 1_000  # events decoded at once: bounds the memory of a long fold
-
-
-def new_event_id() -> str:
-    """An id for an event whose writer gave none."""
-    return secrets.token_hex(16)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
-    """An event to be: what its writer decides. The store adds seq, time and schema version."""
-
-    type: str
-    data: Any
-    id: str | None = None
-    pointer: str = ""  # its place in the request, for errors
 
 
 @contextlib.contextmanager
@@ -80,6 +56,8 @@ def _translated(entry: Entry | None = None) -> Iterator[None]:
         raise DiskFull(str(error)) from error
     except disk.OutcomeUnknown as error:
         raise OutcomeUnknown(str(error)) from error
+    except disk.DataDirUnusable as error:  # no file could be opened: nothing was written
+        raise Overloaded(str(error)) from error
     except disk.DamagedLog as error:
         if entry is not None:
             entry.damage = str(error)
@@ -106,9 +84,8 @@ class Store:
         self.ready = False
         self._entries: dict[str, Entry] = {}
         self._starting = threading.Lock()
-        self._recent: OrderedDict[str, int] = OrderedDict()
-        self._recent_bytes = 0
-        self._recent_lock = threading.Lock()
+        self._memory = Memory()
+        self._queues = threading.Lock()
         self._polls: list[threading.Condition] = []
         self._polls_lock = threading.Lock()
         self._snapshots = snapshots.Writer(engine)
@@ -188,7 +165,7 @@ class Store:
         """The entry's lock, for one of at most MAX_QUEUED_PER_RUN requests at a time."""
         if self.stopping.is_set():
             raise Stopping("the store is going down")
-        with self._recent_lock:
+        with self._queues:
             if entry.queued >= MAX_QUEUED_PER_RUN:
                 raise Overloaded(f"{MAX_QUEUED_PER_RUN} requests wait for run {entry.run!r}")
             entry.queued += 1
@@ -196,7 +173,7 @@ class Store:
             with entry.lock:
                 yield
         finally:
-            with self._recent_lock:
+            with self._queues:
                 entry.queued -= 1
 
     # --- reading
@@ -250,29 +227,8 @@ class Store:
         if entry.loaded is None:
             entry.loaded = self._fold(entry, entry.head_seq)
             entry.loaded.bytes = self.engine.sizes(entry.run).log_bytes
-        self._touch(entry, entry.loaded.bytes)
+        self._memory.used(entry, entry.loaded.bytes)
         return entry.loaded
-
-    def _touch(self, entry: Entry, size: int) -> None:
-        """Most recently used; the least recently used folds go when there are too many bytes."""
-        with self._recent_lock:
-            self._recent_bytes += size - self._recent.pop(entry.run, 0)
-            self._recent[entry.run] = size
-            if self._recent_bytes <= MAX_LOADED_BYTES:
-                return
-            old = [run for run in self._recent if run != entry.run]
-        for run in old:
-            if self._recent_bytes <= MAX_LOADED_BYTES:
-                return
-            victim = self._entries[run]
-            # Never wait here: two runs evicting each other would hold both locks for ever.
-            if victim.lock.acquire(blocking=False):
-                try:
-                    victim.loaded = None
-                finally:
-                    victim.lock.release()
-                with self._recent_lock:
-                    self._recent_bytes -= self._recent.pop(run, 0)
 
     # --- writing
 
@@ -285,7 +241,7 @@ class Store:
         raise but OutcomeUnknown nothing was written, and the fold is as it was.
         """
         events = self.tried(entry, loaded.state.control, drafts, epoch=epoch)
-        payloads = [encoded(event, draft) for event, draft in events]
+        payloads = [encoded(event, draft.pointer) for event, draft in events]
         with _translated(entry):
             self.engine.append(entry.run, payloads)
         loaded.bytes += sum(map(len, payloads))
@@ -359,7 +315,7 @@ class Store:
 
         Raises RunExists when what the client sent differs from what stands in the log.
         """
-        created = _created(run, body)
+        created = starting.created(run, body)
         with self._starting:
             entry = self._entries.get(run)
             if entry is None:
@@ -368,7 +324,7 @@ class Store:
                 return self._create(run, created, body), True
         if entry.summary.deleted:
             raise RunDeleted(f"run {run!r} was deleted; ids are never reused", run=run)
-        self._confirm(entry, body)
+        starting.confirm(entry, next(self.events(entry, 1, 1)).data, body)
         return entry, False
 
     def _create(self, run: str, created: RunCreated, body: StartRun) -> Entry:
@@ -382,7 +338,7 @@ class Store:
             data=created,
         )
         state = fold_into(new_state(), [event])
-        payload = encoded(event, Draft(type=event.type, data=created))
+        payload = encoded(event)
         with _translated():
             self.engine.create(run, created.log_id, [payload])
         entry = Entry(
@@ -398,31 +354,9 @@ class Store:
         self._entries[run] = entry
         self._remember(entry)
         with entry.lock:
-            self._touch(entry, len(payload))
+            self._memory.used(entry, len(payload))
         self.board.update(entry)
         return entry
-
-    def _confirm(self, entry: Entry, body: StartRun) -> None:
-        first = next(self.events(entry, 1, 1)).data
-        sent = {
-            "agent": body.agent,
-            "agent_version": body.agent_version,
-            "seed": body.seed,
-            "labels": body.labels,
-            "storage": body.storage,
-            "reducer": body.reducer,
-            "limits": body.limits,
-        }
-        differs = [
-            name
-            for name, value in sent.items()
-            if value is not None and value != getattr(first, name)
-        ]
-        if body.input is not None and not same(body.input, first.input):
-            differs.append("input")
-        if differs:
-            detail = f"run {entry.run!r} was started with another {', '.join(differs)}"
-            raise RunExists(detail, run=entry.run, differs=differs, head_seq=entry.head_seq)
 
     # --- blobs
 
@@ -459,15 +393,6 @@ class Store:
                 self._polls.remove(entry.changed)
 
 
-def encoded(event: Event, draft: Draft) -> bytes:
-    """The event's bytes, or TooLarge naming its place."""
-    payload = codec.encode_event(event)
-    if len(payload) > MAX_EVENT_BYTES:
-        detail = f"{draft.pointer or event.type}: an event has at most {MAX_EVENT_BYTES} bytes"
-        raise TooLarge(detail, pointer=draft.pointer, limit=MAX_EVENT_BYTES)
-    return payload
-
-
 def _intended_under_a_lease(control: Control, event: Event) -> None:
     """A wait earlier in the frame may have ended the lease: the next claimer would doubt this call
     while it is being made."""
@@ -480,34 +405,6 @@ def _cancel_can_end(control: Control) -> bool:
     live = any(effect.status != "planned" for effect in control.effects.values())
     return (
         control.cancel is not None and control.ended is None and control.lease is None and not live
-    )
-
-
-def _created(run: str, body: StartRun) -> RunCreated:
-    reducer = body.reducer or "agent"
-    if reducer == "agent" and body.agent is None:
-        raise InvalidParameter(
-            "agent", "a run needs its agent's name; an outsider's run says reducer merge or none"
-        )
-    if reducer == "merge" and not isinstance(body.input, dict | None):
-        raise UnsupportedValue("/input", "the input of a merge run is an object")
-    every = None if body.storage is None else body.storage.every
-    if every is not None and not 1 <= every <= MAX_EVERY:
-        raise InvalidBody("/storage/every", f"from 1 to {MAX_EVERY} events")
-    if body.limits is not None and body.limits.steps is not None and body.limits.steps < 1:
-        raise InvalidBody("/limits/steps", "at least 1")
-    defaults = RunCreated(run=run, log_id=secrets.token_hex(8), reducer=reducer)
-    return RunCreated(
-        run=run,
-        log_id=defaults.log_id,
-        reducer=reducer,
-        agent=body.agent,
-        agent_version=body.agent_version,
-        input=body.input,
-        seed=body.seed or 0,
-        labels=body.labels or {},
-        storage=body.storage or defaults.storage,
-        limits=body.limits or defaults.limits,
     )
 
 

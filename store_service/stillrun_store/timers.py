@@ -12,8 +12,9 @@ import threading
 from stillrun import events as ev
 from stillrun.errors import StillrunError
 
+from .drafts import Draft
 from .runs import Entry, Loaded
-from .store import Draft, Store
+from .store import Store
 
 __all__ = ["Timers", "end_lease", "fire_due"]
 

@@ -19,11 +19,12 @@ from stillrun.values import check_event_id, check_name, check_run_id, lookup, po
 from stillrun.wire import MAX_WAIT_S, AppendEvents, StartRun
 
 from ..append import append
+from ..drafts import new_event_id
 from ..listing import RUN_STATUSES, list_runs, run_view
 from ..logview import LogView
 from ..refs import resolve, split
 from ..runs import Entry
-from ..store import Store, new_event_id
+from ..store import Store
 from . import http
 from .limits import Waiting
 

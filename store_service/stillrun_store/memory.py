@@ -1,0 +1,49 @@
+"""Which folds stay in memory: the least recently used go when their logs weigh too much.
+
+Always: dropping a fold changes no answer (I3); nobody waits here for another run's lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+from .runs import Entry
+
+__all__ = ["Memory"]
+
+MAX_LOADED_BYTES = 96 << 20  # of log, about what the folds of them weigh
+
+
+class Memory:
+    """Entries with a fold, most recently used last."""
+
+    def __init__(self, max_bytes: int = MAX_LOADED_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._recent: OrderedDict[str, tuple[Entry, int]] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def used(self, entry: Entry, size_bytes: int) -> None:
+        """The entry's fold, of a log of that size, was used; the caller holds its lock."""
+        with self._lock:
+            self._bytes += size_bytes - self._recent.pop(entry.run, (entry, 0))[1]
+            self._recent[entry.run] = (entry, size_bytes)
+            if self._bytes <= self._max_bytes:
+                return
+            old = [other for run, (other, _) in self._recent.items() if run != entry.run]
+        for victim in old:
+            if self._bytes <= self._max_bytes:
+                return
+            self._drop(victim)
+
+    def _drop(self, victim: Entry) -> None:
+        # Never wait here: two runs evicting each other would hold both locks for ever.
+        if not victim.lock.acquire(blocking=False):
+            return
+        try:
+            victim.loaded = None
+            with self._lock:
+                self._bytes -= self._recent.pop(victim.run, (victim, 0))[1]
+        finally:
+            victim.lock.release()

@@ -1,0 +1,66 @@
+"""Starting a run: what its first event says, and whether a second start means the same run."""
+
+from __future__ import annotations
+
+import secrets
+
+from stillrun.errors import InvalidBody, InvalidParameter, RunExists, UnsupportedValue
+from stillrun.events import RunCreated
+from stillrun.values import same
+from stillrun.wire import StartRun
+
+from .runs import Entry
+
+__all__ = ["confirm", "created"]
+
+MAX_EVERY = 1_000_000  # events between snapshots: the same bound as SNAPSHOT_EVERY
+
+
+def created(run: str, body: StartRun) -> RunCreated:
+    """The first event's data; raises what is wrong with the request."""
+    reducer = body.reducer or "agent"
+    if reducer == "agent" and body.agent is None:
+        raise InvalidParameter(
+            "agent", "a run needs its agent's name; an outsider's run says reducer merge or none"
+        )
+    if reducer == "merge" and not isinstance(body.input, dict | None):
+        raise UnsupportedValue("/input", "the input of a merge run is an object")
+    every = None if body.storage is None else body.storage.every
+    if every is not None and not 1 <= every <= MAX_EVERY:
+        raise InvalidBody("/storage/every", f"from 1 to {MAX_EVERY} events")
+    if body.limits is not None and body.limits.steps is not None and body.limits.steps < 1:
+        raise InvalidBody("/limits/steps", "at least 1")
+    defaults = RunCreated(run=run, log_id=secrets.token_hex(8), reducer=reducer)
+    return RunCreated(
+        run=run,
+        log_id=defaults.log_id,
+        reducer=reducer,
+        agent=body.agent,
+        agent_version=body.agent_version,
+        input=body.input,
+        seed=body.seed or 0,
+        labels=body.labels or {},
+        storage=body.storage or defaults.storage,
+        limits=body.limits or defaults.limits,
+    )
+
+
+def confirm(entry: Entry, first: RunCreated, body: StartRun) -> None:
+    """Compare only what the client sent with the run's first event; raises RunExists."""
+    sent = {
+        "agent": body.agent,
+        "agent_version": body.agent_version,
+        "seed": body.seed,
+        "labels": body.labels,
+        "storage": body.storage,
+        "reducer": body.reducer,
+        "limits": body.limits,
+    }
+    differs = [
+        name for name, value in sent.items() if value is not None and value != getattr(first, name)
+    ]
+    if body.input is not None and not same(body.input, first.input):
+        differs.append("input")
+    if differs:
+        detail = f"run {entry.run!r} was started with another {', '.join(differs)}"
+        raise RunExists(detail, run=entry.run, differs=differs, head_seq=entry.head_seq)
