@@ -73,7 +73,7 @@ class Service:
     def spawn(self) -> Self:
         """Start it and return at once."""
         assert self.process is None, "it runs already"
-        self._out = tempfile.TemporaryFile()
+        self._out = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         self.process = subprocess.Popen(
             [sys.executable, "-m", self.module],
             env=self.environment(),

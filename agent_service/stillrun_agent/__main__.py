@@ -29,7 +29,7 @@ from stillrun.process import die_with_parent, on_stop
 
 from .app import create_app
 from .config import BadSetting, Config
-from .models import ModelFactory
+from .models import Endpoint, ModelFactory
 from .registry import Registry
 from .worker import Worker
 
@@ -37,7 +37,7 @@ BLOCKING_THREADS = 64  # routes.MAX_WAITING of them may be kept waiting
 KILL_MARGIN_S = 5  # after drain and release, which takes a lease's length at most
 SETTINGS = (
     "STORE_URL AGENT_LISTEN AGENT_MODULES AGENT_WORKERS LEASE_TTL_S DRAIN_S SECRETS_DIR "
-    "ALLOWED_HOSTS LOG_LEVEL"
+    "ALLOWED_HOSTS MODEL_URL MODEL_API MODEL_NAME MODEL_KEY_FILE MODEL_TIMEOUT_S LOG_LEVEL"
 ).split()
 
 _log = logging.getLogger("stillrun.agent")
@@ -87,6 +87,8 @@ def serve(config: Config, worker_id: int, process_name: str, _loader: object, *r
     for setting in fields(config):
         _log.debug("%s = %s", setting.name, getattr(config, setting.name))
     registry = Registry.load(config.modules)
+    models = _models(config)
+    models.give_default(filter(None, map(registry.get, registry.names())))
     # The routes answer people: they give up long before the worker does.
     store = StoreClient(config.store_url, timeout_s=5.0, connect_timeout_s=1.0, retry_for_s=10.0)
     worker = Worker(
@@ -97,7 +99,7 @@ def serve(config: Config, worker_id: int, process_name: str, _loader: object, *r
         lease_ttl_s=config.lease_ttl_s,
         drain_s=config.drain_s,
         secrets_dir=config.secrets_dir,
-        models=ModelFactory(),
+        models=models,
     )
     stop, draining = threading.Event(), threading.Lock()
     app = create_app(config, registry=registry, store=store, is_ready=worker.is_ready, stop=stop)
@@ -123,6 +125,15 @@ def serve(config: Config, worker_id: int, process_name: str, _loader: object, *r
     finally:
         # The main thread may hear of the signal before `on_stop` does, and end the process.
         drain()
+
+
+def _models(config: Config) -> ModelFactory:
+    endpoint = None
+    if config.model_url is not None:
+        endpoint = Endpoint(
+            config.model_url, key_file=config.model_key_file, timeout_s=config.model_timeout_s
+        )
+    return ModelFactory(endpoint, api=config.model_api, default=config.model_name)
 
 
 def _until_granian_listens(end: Callable[[], object]) -> None:

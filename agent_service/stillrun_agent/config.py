@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 __all__ = ["BadSetting", "Config"]
@@ -13,6 +14,8 @@ __all__ = ["BadSetting", "Config"]
 MAX_WORKERS = 1_000  # each run at work holds a thread
 MAX_LEASE_S = 3_600.0  # a lease of a dead worker parks its runs for that long
 MAX_DRAIN_S = 3_600.0
+MAX_MODEL_NAME_CHARS = 200
+MAX_MODEL_TIMEOUT_S = 280.0  # below the 300 s after which the worker gives up a model call itself
 
 
 class BadSetting(Exception):
@@ -23,7 +26,9 @@ class BadSetting(Exception):
 class Config:
     """`workers`: runs worked on at once. `modules`: the folder of agents, None where there is none.
 
-    `drain_s`: how long calls in flight may go on after SIGTERM.
+    `drain_s`: how long calls in flight may go on after SIGTERM. `model_url`: of the endpoint of
+    named models, up to and with its version; `model_name`: for agents that name none;
+    `model_timeout_s`: how long one answer may take.
     """
 
     store_url: str = "http://127.0.0.1:8100"
@@ -35,13 +40,19 @@ class Config:
     drain_s: float = 60.0
     secrets_dir: Path | None = None
     allowed_hosts: frozenset[str] = frozenset()
+    model_url: str | None = None
+    model_api: Literal["openai", "anthropic"] = "openai"
+    model_name: str | None = None
+    model_key_file: Path | None = None
+    model_timeout_s: float = 120.0
     log_level: str = "INFO"
     demo_faults: bool = False
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Config:
         """Read STORE_URL, AGENT_LISTEN, AGENT_MODULES, AGENT_WORKERS, LEASE_TTL_S, DRAIN_S,
-        SECRETS_DIR, ALLOWED_HOSTS, LOG_LEVEL and DEMO_FAULTS; an empty one is one not set.
+        SECRETS_DIR, ALLOWED_HOSTS, MODEL_URL, MODEL_API, MODEL_NAME, MODEL_KEY_FILE,
+        MODEL_TIMEOUT_S, LOG_LEVEL and DEMO_FAULTS; an empty one is one not set.
 
         DEMO_FAULTS is read by the shipped tools themselves; here it is only checked and shown.
         """
@@ -58,6 +69,13 @@ class Config:
             # A missing folder of secrets is no mistake: only an agent that asks for one needs it.
             secrets_dir=Path(given["SECRETS_DIR"]) if "SECRETS_DIR" in given else None,
             allowed_hosts=_hosts(given.get("ALLOWED_HOSTS", "")),
+            model_url=_base_url("MODEL_URL", given.get("MODEL_URL")),
+            model_api=_api("MODEL_API", given.get("MODEL_API", "openai")),
+            model_name=_model(given.get("MODEL_NAME"), "MODEL_URL" in given),
+            model_key_file=_file("MODEL_KEY_FILE", given.get("MODEL_KEY_FILE")),
+            model_timeout_s=_seconds(
+                "MODEL_TIMEOUT_S", given.get("MODEL_TIMEOUT_S", "120"), 1.0, MAX_MODEL_TIMEOUT_S
+            ),
             log_level=_level(given.get("LOG_LEVEL", "INFO")),
             demo_faults=_flag("DEMO_FAULTS", given.get("DEMO_FAULTS", "0")),
         )
@@ -79,6 +97,50 @@ def _url(name: str, text: str) -> str:
     if not good or parts.path not in ("", "/") or parts.query or parts.fragment:
         raise BadSetting(f"{name}={text!r}: expected http://HOST:PORT")
     return text.rstrip("/")
+
+
+def _base_url(name: str, text: str | None) -> str | None:
+    """As clients of the API take it: the paths of its calls come after it."""
+    if text is None:
+        return None
+    try:
+        parts = urlsplit(text)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        good = False
+        parts = urlsplit("")
+    path = parts.path.rstrip("/")
+    if "@" in parts.netloc:
+        # Not shown: what stands there may be a password.
+        raise BadSetting(f"{name}: a key goes into MODEL_KEY_FILE, not into the address")
+    good = good and path and not path.endswith(("/completions", "/messages", "/responses"))
+    if not good or parts.query or parts.fragment:
+        raise BadSetting(f"{name}={text!r}: expected the base URL, as in https://HOST/v1")
+    return text.rstrip("/")
+
+
+def _api(name: str, text: str) -> Literal["openai", "anthropic"]:
+    if text == "openai":
+        return "openai"
+    if text == "anthropic":
+        return "anthropic"
+    raise BadSetting(f"{name}={text!r}: expected openai or anthropic")
+
+
+def _model(text: str | None, has_url: bool) -> str | None:
+    if text is None:
+        return None
+    if not has_url and text != "offline":
+        raise BadSetting(f"MODEL_NAME={text!r}: it needs MODEL_URL, where that model is")
+    if not all("!" <= each <= "~" for each in text) or len(text) > MAX_MODEL_NAME_CHARS:
+        raise BadSetting(f"MODEL_NAME={text!r:.80}: expected the name of a model")
+    return text
+
+
+def _file(name: str, text: str | None) -> Path | None:
+    if text is not None and not Path(text).is_file():
+        raise BadSetting(f"{name}={text!r}: expected a file that exists")
+    return None if text is None else Path(text)
 
 
 def _modules(name: str, text: str | None) -> Path | None:

@@ -59,15 +59,17 @@ def _settle(
     call = outcome.call
     if isinstance(fact, EffectSucceeded):
         result: Any = fact.result if fact.blob is None else {"$blob": plain_data(fact.blob)}
-        settle = wire.SettleEffect(outcome="happened", result=result, by=worker, id=new_id())
+        settle = wire.SettleEffect(
+            outcome="happened", result=result, vars=fact.vars, by=worker, id=new_id()
+        )
     elif isinstance(fact, EffectFailed) and outcome.what in ("not_started", "not_done"):
-        # Of this attempt only: a later one, of another worker, may have done it.
-        effects = patiently(lambda: client.effects(call.run, status="in_doubt"), call.run)
-        if not any(e["effect"] == call.effect and e["attempt"] == call.attempt for e in effects):
-            return
         evidence = {"worker": worker, "error": plain_data(fact.error)}
         settle = wire.SettleEffect(
-            outcome="did_not_happen", evidence=evidence, by=worker, id=new_id()
+            outcome="did_not_happen",
+            evidence=evidence,
+            by=worker,
+            attempt=call.attempt,  # a later one, of another worker, may have done it
+            id=new_id(),
         )
     else:
         return  # nobody knows what it did: the doubt stands

@@ -21,6 +21,7 @@ from stillrun.state import Effect
 from stillrun.values import validate
 
 from .decide import AGENT, still_unknown
+from .models import MODEL_ERRORS, MeteredReply
 from .tools import Call, Outcome, problem_of
 
 __all__ = ["facts_of", "facts_of_hook", "storable"]
@@ -30,9 +31,11 @@ _log = logging.getLogger("stillrun.agent")
 MAX_INLINE_BYTES = 256 << 10  # a larger result would be read with every fold of the run
 MAX_PREVIEW_CHARS = 200
 MAX_READ_TRIES = 5  # a read that times out so often is answered as failed
-MAX_MODEL_TRIES = 8
+MAX_MODEL_TRIES = 8  # each of them may have been billed
+MAX_MODEL_WAITS = 60  # an endpoint that is away for about four hours; nothing was billed
 MAX_WRITE_TRIES = 8  # a write that is repeated by key so often without an answer: a person looks
 REPEAT_FIRST_S, REPEAT_MAX_S = 1.0, 60.0
+MODEL_WAIT_MAX_S = 300.0
 
 PutBlob = Callable[[bytes], str]
 
@@ -49,11 +52,14 @@ def facts_of(outcome: Outcome, put_blob: PutBlob) -> list[Data]:
             return [
                 ev.EffectSucceeded(effect=call.effect, result=result, blob=blob, vars=outcome.vars)
             ]
+        case "not_done" if call.kind == "model":
+            return [_failed(call, error, _model_wait_s(call, _seconds(outcome.retry_in_s)))]
         case "not_done":
-            last = call.kind == "model" and call.attempt >= MAX_MODEL_TRIES
-            return [_failed(call, error, None if last else _seconds(outcome.retry_in_s))]
+            return [_failed(call, error, _seconds(outcome.retry_in_s))]
         case "not_started":
             return [_failed(call, error, 0.0)]
+        case "raised" if call.kind == "model":
+            return [_unanswered(call, error)]
         case "raised" if not call.writes:
             return [_failed(call, error, None)]
         case "raised":
@@ -148,7 +154,29 @@ def _replied(call: Call, reply: Any, put_blob: PutBlob) -> list[Data]:
     content, blob = storable(reply.content, put_blob, call)
     if blob is not None:
         content = {"$blob": plain_data(blob)}
-    return [ev.EffectSucceeded(effect=call.effect, result={"content": content, "calls": calls})]
+    usage = reply.usage if isinstance(reply, MeteredReply) else None
+    result = {"content": content, "calls": calls}
+    return [ev.EffectSucceeded(effect=call.effect, result=result, usage=usage)]
+
+
+def _unanswered(call: Call, error: Problem) -> Data:
+    """A model that gave no reply: for good, or nobody knows what was done and billed."""
+    kind = MODEL_ERRORS.get(error.type)
+    if kind is None:
+        return _failed(call, error, None)
+    error = Problem(type=kind.code, message=error.message)
+    if kind.doubt is None or call.attempt >= MAX_MODEL_TRIES:
+        return _failed(call, error, None)
+    return _doubted(call, kind.doubt, error)
+
+
+def _model_wait_s(call: Call, asked_s: float | None) -> float | None:
+    """When to ask again a model that was busy: not before it said, and from try to try later."""
+    if asked_s is None or call.attempt >= MAX_MODEL_WAITS:
+        return None
+    if call.attempt == 1:
+        return asked_s
+    return max(asked_s, _backoff_s(call.attempt, MODEL_WAIT_MAX_S))
 
 
 def _seconds(value: object) -> float | None:
@@ -156,6 +184,11 @@ def _seconds(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         return None
     return float(min(value, MAX_RETRY_S))
+
+
+def _backoff_s(attempt: int, at_most_s: float) -> float:
+    """After the second attempt 1 s, then twice as long each time."""
+    return min(at_most_s, REPEAT_FIRST_S * float(2 ** (attempt - 2)))
 
 
 def _failed(call: Call, error: Problem, retry_in_s: float | None) -> Data:
@@ -169,5 +202,5 @@ def _doubted(call: Call, why: Any, error: Problem) -> Data:
         return ev.EffectDoubted(effect=call.effect, why=why, ask=True, error=error)
     wait_s = 0.0
     if call.on_doubt == "retry" and call.attempt > 1:
-        wait_s = min(REPEAT_MAX_S, REPEAT_FIRST_S * 2 ** (call.attempt - 2))
+        wait_s = _backoff_s(call.attempt, REPEAT_MAX_S)
     return ev.EffectDoubted(effect=call.effect, why=why, retry_in_s=wait_s, error=error)

@@ -56,6 +56,8 @@ def model_name(agent: Agent) -> str:
     """How the model of an agent is called in its log."""
     if agent.model is None:
         return "offline"
+    if isinstance(agent.model, str):
+        return agent.model
     return str(getattr(agent.model, "name", type(agent.model).__name__))
 
 

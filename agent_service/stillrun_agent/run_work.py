@@ -27,17 +27,18 @@ from stillrun.errors import (
     TooLarge,
     UnsupportedValue,
 )
-from stillrun.events import Data, EffectFailed, EffectIntended, Problem, RunFailed
+from stillrun.events import Data, EffectFailed, EffectIntended, ModelReply, Problem, RunFailed
 from stillrun.state import Effect
 
+from .calls import call_of, hook_call_of, model_request, not_started, still_says
 from .decide import decide_next
 from .flights import Flights
 from .hand_in import hand_in
 from .leases import HeldLease
-from .models import ModelFactory, ModelRequest
+from .models import ModelFactory
 from .outcomes import facts_of, facts_of_hook
 from .run_log import RunLog, patiently
-from .tools import MODEL_TIMEOUT_S, Call, Outcome, Performer
+from .tools import Outcome, Performer
 
 __all__ = ["RunWork"]
 
@@ -177,7 +178,7 @@ class RunWork:
         """Note the facts of an outcome, if it still says something."""
         call = outcome.call
         effect = self._log.state.control.effects.get(call.effect)
-        if effect is None or not (in_time or _still_says(outcome, effect)):
+        if effect is None or not (in_time or still_says(outcome, effect)):
             self._say(logging.INFO, f"a late answer of {call.name} says nothing new")
         elif call.kind == "hook":
             self._log.note(facts_of_hook(outcome, effect, self._put_blob), outcome)
@@ -234,69 +235,34 @@ class RunWork:
             effect = control.effects.get(intended.effect)
             if effect is None or effect.attempt != intended.attempt:
                 continue
-            call = self._call_of(intended)
+            call = call_of(self._agent, self.run, self.epoch, intended)
             self._flights.begin(call)
             if stopped or effect.status != "open":
-                self.arrived(_not_started(call))
+                self.arrived(not_started(call))
             elif call.kind == "model":
-                model = self._models.for_agent(self._agent)
-                self._performer.call_model(call, model, self._request(effect), self.arrived)
+                self._performer.call_model(call, self._question(effect), self.arrived)
             else:
                 tool = self._agent.tools[effect.name]
                 self._performer.call_tool(call, tool, effect.args, self._vars(), self.arrived)
 
+    def _question(self, effect: Effect) -> Callable[[], ModelReply]:
+        request = model_request(self._agent, self._log.state, effect)
+        # Which model it is, is looked up within the call: what goes wrong there is its outcome.
+        return lambda: self._models.for_agent(self._agent).reply(request)
+
     def _lease_holds(self) -> bool:
         return self.lease.may_start(self._clock())
-
-    def _call_of(self, intended: EffectIntended) -> Call:
-        tool = self._agent.tools.get(intended.name)
-        model = intended.kind == "model"
-        return Call(
-            run=self.run,
-            effect=intended.effect,
-            key=intended.key,
-            attempt=intended.attempt,
-            epoch=self.epoch,
-            kind="model" if model else "tool",
-            name=intended.name,
-            timeout_s=MODEL_TIMEOUT_S if model or tool is None else tool.timeout_s,
-            writes=intended.writes,
-            on_doubt=intended.on_doubt,
-        )
 
     def _vars(self) -> Mapping[str, Any]:
         content = self._log.state.content
         return {} if content is None else content.vars
-
-    def _request(self, effect: Effect) -> ModelRequest:
-        control, content = self._log.state.control, self._log.state.content
-        assert content is not None
-        return ModelRequest(
-            agent=self._agent.name,
-            seed=control.seed,
-            ordinal=effect.ordinal,
-            # As they were at the intent, also on a repeat: the answer goes to that place.
-            messages=content.messages[: effect.args["messages"]],
-            input=content.input,
-            tools=tuple(self._agent.tools.values()),
-            instructions=self._agent.instructions,
-        )
 
     def _ask(self, effect: Effect) -> bool:
         """Ask the callee whether an effect in doubt has happened; a question is no effect."""
         if not self._lease_holds():
             return False
         tool = self._agent.tools[effect.name]
-        call = Call(
-            run=self.run,
-            effect=effect.effect,
-            key=effect.key or "",
-            attempt=effect.attempt,
-            epoch=self.epoch,
-            kind="hook",
-            name=effect.name,
-            timeout_s=tool.timeout_s,
-        )
+        call = hook_call_of(self._agent, self.run, self.epoch, effect)
         self._flights.begin(call)
         self._performer.ask_hook(call, tool, effect.args, self._vars(), self.arrived)
         return True
@@ -372,7 +338,8 @@ class RunWork:
         with self._changed:
             left, self._late = self._flights.close()
         left += self._log.unsent()
-        left += [_not_started(self._call_of(intended)) for intended in self._intended]
+        calls = [call_of(self._agent, self.run, self.epoch, each) for each in self._intended]
+        left += map(not_started, calls)
         for outcome in left:
             hand_in(self._client, self._worker, outcome, self._stop)
         if why is None:
@@ -383,21 +350,3 @@ class RunWork:
             self._client.release(self.run, release, retry_for_s=retry_for_s)
         except StillrunError as error:
             self._say(logging.INFO, f"the lease runs out by itself: {error.detail}")
-
-
-def _not_started(call: Call) -> Outcome:
-    problem = Problem(type="not_started", message="the worker stopped before the call was made")
-    return Outcome(call=call, what="not_started", error=problem)
-
-
-def _still_says(outcome: Outcome, effect: Effect) -> bool:
-    """Whether an answer after its own timeout is one for what the effect is by now.
-
-    A success is, whichever attempt it was. A "nothing was done" is only of its own attempt: a later
-    one may have done it. An exception tells no more than the timeout did; a hook is asked again.
-    """
-    if outcome.call.kind == "hook":
-        return False
-    if outcome.what == "returned":
-        return True
-    return outcome.what == "not_done" and effect.attempt == outcome.call.attempt

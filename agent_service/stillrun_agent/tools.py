@@ -16,15 +16,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stillrun.agent import Context, NotDone, Tool
-from stillrun.events import OnDoubt, Problem, VarsChange
-
-from .models import Model, ModelRequest
+from stillrun.events import ModelReply, OnDoubt, Problem, VarsChange
 
 __all__ = ["Call", "Outcome", "Performer", "problem_of"]
 
 _log = logging.getLogger("stillrun.agent")
 
 MAX_MESSAGE_CHARS = 2_000  # an error is read by people and models, it is no dump
+END_LOOP_S = 1.0  # how long cancelled calls may take to clean up
 MODEL_TIMEOUT_S = 300.0  # a model that says nothing for longer is gone
 
 
@@ -90,11 +89,11 @@ class Performer:
         assert tool.reconcile_hook is not None
         self._call(call, tool.reconcile_hook, tool, args, vars, done)
 
-    def call_model(self, call: Call, model: Model, request: ModelRequest, done: Done) -> None:
-        """Ask the model; the value is its reply."""
+    def call_model(self, call: Call, ask: Callable[[], ModelReply], done: Done) -> None:
+        """Ask a model; the value is its reply."""
 
         def make() -> Outcome:
-            return Outcome(call=call, what="returned", value=model.reply(request))
+            return Outcome(call=call, what="returned", value=ask())
 
         self._in_thread(call, make, done)
 
@@ -103,7 +102,7 @@ class Performer:
         with self._loop_lock:
             loop, self._loop = self._loop, None
         if loop is not None:
-            loop.call_soon_threadsafe(loop.stop)
+            asyncio.run_coroutine_threadsafe(_end_loop(loop), loop)
 
     def _call(
         self,
@@ -182,6 +181,15 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_forever()
     finally:
         loop.close()
+
+
+async def _end_loop(loop: asyncio.AbstractEventLoop) -> None:
+    tasks = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=END_LOOP_S)
+    loop.stop()
 
 
 def _ended_badly(call: Call, error: BaseException) -> Outcome:

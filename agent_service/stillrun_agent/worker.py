@@ -135,6 +135,8 @@ class Worker:
 
     def _claim(self, limit: int) -> None:
         """One claim, repeated with its id until it is answered; its grants go to work."""
+        if self._trouble is not None:
+            self._know_the_store()
         agents = self._registry.names()
         if not agents:
             raise LookupError("there is no agent to work for: see the files that failed to load")
@@ -168,6 +170,13 @@ class Worker:
             else:
                 self._begin(grant, sent_at)
 
+    def _know_the_store(self) -> None:
+        """An agent behind the store claims nothing; one ahead of it waits for its upgrade."""
+        theirs = self._client.about(stop=self._draining).get("schema_version")
+        if theirs != SCHEMA_VERSION:
+            detail = f"the store's schema version is {theirs}, ours is {SCHEMA_VERSION}"
+            raise SchemaBehind(detail, schema_version=theirs)
+
     def _give_back(self, claim: wire.ClaimRuns) -> None:
         """We stop before the claim was answered; what it was granted is for others."""
         again = wire.ClaimRuns(
@@ -195,11 +204,7 @@ class Worker:
             _log.info("run=%s: its lease runs out by itself: %s", grant.run, error.detail)
 
     def _in_trouble(self, error: Exception) -> None:
-        if isinstance(error, SchemaBehind):
-            text = f"behind the store, claims nothing: {error.detail}"
-        else:
-            text = f"{type(error).__name__}: {error}"
-        self._report(text)
+        self._report(f"claims nothing: {type(error).__name__}: {error}")
         self._draining.wait(TROUBLE_WAIT_S)
 
     def _report(self, text: str) -> None:

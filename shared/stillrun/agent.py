@@ -7,6 +7,7 @@ loaded (AuthoringError).
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -52,12 +53,16 @@ __all__ = [
 Script = Callable[[Turn], Reply | list[Reply]]
 Decide = Callable[[ReadState], Command | list[Command]]
 
+_MODEL_NAME = re.compile(r"[!-~]{1,200}\Z")  # as endpoints have them: "meta/llama-3.1:free"
+
 
 class Agent:
     """An agent: its tools, and who decides.
 
-    Either a model does (`model`, or the offline model, which `offline` gives candidate replies), or
-    the author's own function does (`@agent.decide`). input_schema: the type of a run's input.
+    Either a model does, or the author's own function (`@agent.decide`). model: the name of one at
+    the service's MODEL_URL, or an object that can `reply`. Left out, it is the one that MODEL_NAME
+    names, and without that the offline model, which `offline` gives candidate replies; "offline"
+    always names that one. input_schema: the type of a run's input.
     """
 
     def __init__(
@@ -78,10 +83,15 @@ class Agent:
                 raise AuthoringError(f"agent {name!r}: {what} is a whole number from 1")
         if not isinstance(instructions, str):
             raise AuthoringError(f"agent {name!r}: instructions is a text")
-        if model is not None and offline is not None:
+        named = isinstance(model, str)
+        if model not in (None, "offline") and offline is not None:
             raise AuthoringError(f"agent {name!r}: offline is the script of the offline model")
-        if model is not None and not callable(getattr(model, "reply", None)):
-            raise AuthoringError(f"agent {name!r}: a model has a method reply(request)")
+        if named and not _MODEL_NAME.match(model):
+            raise AuthoringError(f"agent {name!r}: {model!r:.80} is no name of a model")
+        if model is not None and not named and not callable(getattr(model, "reply", None)):
+            raise AuthoringError(
+                f"agent {name!r}: model is a name, or an object with a method reply(request)"
+            )
         if offline is not None and not _is_plain_function(offline):
             raise AuthoringError(f"agent {name!r}: offline is a plain function of the turn")
         self.version = version

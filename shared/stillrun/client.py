@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from . import wire
-from .codec import MSGPACK, decode_json, decode_msgpack, encode_msgpack, event_from_wire
+from .codec import MSGPACK, decode_json, decode_trusted, encode_msgpack, event_from_wire
 from .errors import Damaged, MalformedBody, StillrunError, TooLarge, UnsupportedValue, from_problem
 from .events import Event
 from .transport import RETRIED, Interrupted, Reply, StoreUnreachable, Transport, Unreadable
@@ -143,9 +143,11 @@ class StoreClient:
 
     # --- the store itself
 
-    def about(self, *, retry_for_s: float | None = None) -> dict[str, Any]:
+    def about(
+        self, *, stop: threading.Event | None = None, retry_for_s: float | None = None
+    ) -> dict[str, Any]:
         """GET /: name, version, store_id, schema_version, ..."""
-        found: dict[str, Any] = self._get("/", retry_for_s=retry_for_s)
+        found: dict[str, Any] = self._get("/", stop=stop, retry_for_s=retry_for_s)
         return found
 
     def is_ready(self) -> bool:
@@ -479,7 +481,7 @@ def _value(reply: Reply) -> Any:
         return None
     try:
         if kind == MSGPACK:
-            return decode_msgpack(reply.body)
+            return decode_trusted(reply.body)
         if kind == "application/json":
             return decode_json(reply.body)
     except (MalformedBody, UnsupportedValue) as error:

@@ -64,10 +64,18 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a model call cost."""
+    """What a model call cost, and who answered: as the endpoint says, nothing is decided by it.
+
+    0 tokens also where it does not say. model: its name for itself, or ours for it. fingerprint: of
+    the software and weights behind it. seed: what was sent. finish: why the answer ended there.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
+    model: str | None = None
+    fingerprint: str | None = None
+    seed: int | None = None
+    finish: str | None = None
 
 
 class BlobRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -248,6 +256,7 @@ class EffectSettled(Data):
     blob: BlobRef | None = None
     evidence: Any = None
     by: str | None = None
+    vars: VarsChange | None = None
 
 
 class PremiseRecorded(Data):

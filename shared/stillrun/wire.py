@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from .events import Limits, PatchStep, Storage
+from .events import Limits, PatchStep, Storage, VarsChange
 
 __all__ = [
     "AnswerWait",
@@ -116,10 +116,17 @@ class AnswerWait(Body, omit_defaults=True):
 
 
 class SettleEffect(Body, omit_defaults=True):
+    """POST /runs/{run}/effects/{effect}/settle. `attempt`: settle only if it is still this one.
+
+    `vars`: what the call has changed of the author's vars, where a worker hands in its result.
+    """
+
     outcome: Literal["happened", "did_not_happen"]
     result: Any = None
     evidence: Any = None
     by: str | None = None
+    attempt: int | None = None
+    vars: VarsChange | None = None
     id: str | None = None
 
 

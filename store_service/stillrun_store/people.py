@@ -140,7 +140,7 @@ def _refuse(state: State, wait_id: str | None) -> None:
 
 def settle(store: Store, run: str, effect: str, body: SettleEffect) -> Result:
     """Say what happened to an effect in doubt: a person, or a fenced worker that has the result."""
-    if body.outcome == "did_not_happen" and body.result is not None:
+    if body.outcome == "did_not_happen" and (body.result is not None or body.vars is not None):
         raise InvalidBody("/result", "what did not happen has no result")
     data = ev.EffectSettled(
         effect=effect,
@@ -148,12 +148,18 @@ def settle(store: Store, run: str, effect: str, body: SettleEffect) -> Result:
         result=body.result,
         evidence=body.evidence,
         by=body.by,
+        vars=body.vars,
     )
 
     def judge(entry: Entry, loaded: Loaded) -> None:
         known = _EFFECT_ID.match(effect)
         if known is None or int(known[1]) > loaded.state.control.ordinal:
             raise EffectNotFound(f"run {run!r} has no effect {effect!r:.40}")
+        live = loaded.state.control.effects.get(effect)
+        if body.attempt is not None and live is not None and live.attempt != body.attempt:
+            # A worker that lost its run may speak of its own attempt only.
+            detail = f"{effect} is at attempt {live.attempt}, not {body.attempt}"
+            raise CheckRefused("wrong_attempt", detail, attempt=live.attempt)
 
     draft = Draft(type="effect_settled", data=data, id=_id(body.id))
     return write(store, run, [draft], before=judge)

@@ -61,7 +61,7 @@ def _packed(state: State, ids: bytes) -> bytes:
 
 
 def _unpacked(body: bytes) -> tuple[State, Ids]:
-    fields: Any = codec.decode_msgpack(body)
+    fields: Any = codec.decode_trusted(body)
     if fields["schema_version"] != SCHEMA_VERSION:
         raise ValueError(f"schema version {fields['schema_version']}")
     packed = fields["state"]

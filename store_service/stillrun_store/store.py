@@ -255,6 +255,8 @@ class Store:
         trial = State(control=control.copy(), content=None)
         events = []
         queue = list(drafts)
+        # One instant for the whole frame: its writer folds it from the answer's `at`.
+        at_ms = max(control.at_ms, self.now_ms())
         while queue:
             draft = queue.pop(0)
             event = Event(
@@ -262,7 +264,7 @@ class Store:
                 id=draft.id or new_event_id(),
                 type=draft.type,
                 schema_version=SCHEMA_VERSION,
-                at_ms=max(trial.control.at_ms, self.now_ms()),
+                at_ms=at_ms,
                 epoch=epoch,
                 data=draft.data,
             )

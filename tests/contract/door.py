@@ -1,7 +1,7 @@
 """A store behind its HTTP door, in one process, with clocks that a test sets.
 
-Always: time stands still until a test moves it; `reopened` is a restart on the same directory; every
-5xx but 503 and 507 fails the test at once: no client's mistake is the server's.
+Always: time stands still until a test moves it; `reopened` is a restart on the same directory; a
+5xx other than 503 and 507 fails the test at once: no client's mistake is the server's.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from stillrun_store.app import create_app
-from stillrun_store.storage import Engine
-from stillrun_store.store import Store
-from stillrun_store.timers import Timers
-
 from stillrun import codec
 from stillrun.events import make_key
 from stillrun.schema import SCHEMA_VERSION
 from stillrun.values import args_digest
+from stillrun_store.app import create_app
+from stillrun_store.storage import Engine
+from stillrun_store.store import Store
+from stillrun_store.timers import Timers
 
 __all__ = [
     "Answer",

@@ -236,8 +236,9 @@ def test_msgpack_that_is_none_is_refused(after, bomb):
         float("nan"),
         float("inf"),
         {(1, 2): 3},
-    ]
-    + [msgspec.Raw(b"\xd6\xff\x00\x00\x00\x00"), msgspec.Raw(b"\xd7\xff" + b"\xff" * 8)],
+        msgspec.Raw(b"\xd6\xff\x00\x00\x00\x00"),
+        msgspec.Raw(b"\xd7\xff" + b"\xff" * 8),
+    ],
     ids=repr,
 )
 def test_msgpack_that_json_cannot_hold_is_refused(after, data):
@@ -664,9 +665,10 @@ scalars = st.one_of(
         ["a", "r", "w1", "e1", "x.y", "merge", "happened", "approve", "run_succeeded", "0" * 32]
     ),
 )
-FIELDS = """run agent input seed labels storage reducer limits id type data events epoch expected_seq
-decisions after by reason content mode payload answer args outcome result evidence worker claim agents
-schema_version holding limit ttl_s timeout_s leases why every steps model wait kind""".split()
+FIELDS = """run agent input seed labels storage reducer limits id type data events epoch
+expected_seq decisions after by reason content mode payload answer args outcome result evidence
+worker claim agents schema_version holding limit ttl_s timeout_s leases why every steps
+model wait kind""".split()
 anything = st.recursive(
     scalars,
     lambda inner: (

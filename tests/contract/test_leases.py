@@ -339,6 +339,27 @@ def test_a_lease_that_ran_out_cannot_be_renewed_even_before_the_sweep(door):
     assert door.types()[-1] == "lease_released"
 
 
+@pytest.mark.parametrize("jump_s", [-3_600, 3_600])
+def test_only_the_monotonic_clock_ends_a_lease(door, jump_s):
+    """B30."""
+    door.start()
+    worker = door.worker()
+    door.now_s += jump_s
+    door.pass_time(9.9)
+    assert worker.renew()["held"]
+    door.pass_time(10)
+    assert not worker.renew()["held"] and door.types()[-1] == "lease_released"
+
+
+def test_a_wrong_offer_of_a_held_run_costs_a_look_and_no_lease(door):
+    door.start()
+    worker = door.worker()
+    door.store.board.offer("r", "a")
+    with nobody_is_changed(door):
+        assert door.grants("v") == []
+    assert worker.renew()["held"]
+
+
 # --- fencing (B09)
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "UnfencedStoreProcess",
     "WorldProcess",
     "freeze",
+    "is_alive",
     "kill",
 ]
 
@@ -57,7 +58,7 @@ def kill(service: services.Service) -> Death:
     assert process is not None and process.poll() is None, f"{service.module} was dead already"
     pids = (process.pid, *service.workers())
     service.kill()
-    eventually(lambda: not any(_state(pid) for pid in pids), f"{pids} are gone")
+    eventually(lambda: not any(map(is_alive, pids)), f"{pids} are gone")
     return Death(service=service.module, pids=pids, code=process.returncode)
 
 
@@ -69,8 +70,13 @@ def freeze(service: services.Service) -> None:
     eventually(lambda: all(_state(pid) == "T" for pid in pids), f"{pids} have stopped")
 
 
+def is_alive(pid: int) -> bool:
+    """Whether the process is there; one that has died and was not waited for is not."""
+    return _state(pid) is not None
+
+
 def _state(pid: int) -> str | None:
-    """The letter of /proc, or None for a process that is gone; a zombie is gone."""
+    """The letter of /proc, or None for a process that is gone or has died."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -6,6 +6,7 @@ again, and it is taken once, wherever the frame was cut (I2, I4).
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -123,7 +124,7 @@ def _cut(torn: Torn, data: Path, bytes_off: int) -> Path:
     return data
 
 
-def _what_is_wrong(torn: Torn, data: Path, bytes_off: int) -> list[str]:
+def _what_is_wrong(torn: Torn, data: Path, bytes_off: int, goes_on: str) -> list[str]:
     """What a start on the log cut by so many bytes does not keep, or does not go on with."""
     wrong = []
     kept = KEPT if bytes_off else KEPT + LAST
@@ -133,13 +134,16 @@ def _what_is_wrong(torn: Torn, data: Path, bytes_off: int) -> list[str]:
         found = _events(store)
         if found[:KEPT] != torn.acked or len(found) != kept:
             wrong.append(f"{len(found)} events, {kept} expected; or they have changed")
-        answer, new = append(store, RUN, torn.last)
-        if (answer.first_seq, answer.decisions, new) != (KEPT + 1, "taken", bytes_off > 0):
-            wrong.append(f"the repeat was answered {answer}, new: {new}")
-        tag = wire.NewEvent(type="test.next", data={}, id="6" * 32)
-        answer, _ = append(store, RUN, wire.AppendEvents(epoch=torn.epoch, events=[tag]))
-        if answer.first_seq != KEPT + LAST + 1:
-            wrong.append(f"the next seq was {answer.first_seq}")
+        if goes_on == "with the repeat":
+            answer, new = append(store, RUN, torn.last)
+            if (answer.first_seq, answer.decisions, new) != (KEPT + 1, "taken", bytes_off > 0):
+                wrong.append(f"the repeat was answered {answer}, new: {new}")
+            kept = KEPT + LAST
+        # Shorter than the frame was: what is left of that must not follow it.
+        event = wire.NewEvent(type="test.next", data=None, id="6" * 32)
+        answer, _ = append(store, RUN, wire.AppendEvents(epoch=torn.epoch, events=[event]))
+        if answer.first_seq != kept + 1:
+            wrong.append(f"the next seq was {answer.first_seq}, not {kept + 1}")
         found = _events(store)
     with _store(data) as store:
         if _events(store) != found or store.engine.recovery.torn_tails:
@@ -147,14 +151,16 @@ def _what_is_wrong(torn: Torn, data: Path, bytes_off: int) -> list[str]:
     return wrong
 
 
+@pytest.mark.parametrize("goes_on", ["with the repeat", "with another event"])
 def test_for_every_cut_of_the_last_frame_the_store_goes_on_where_it_was(
-    torn: Torn, tmp_path: Path
+    torn: Torn, tmp_path: Path, caplog: pytest.LogCaptureFixture, goes_on: str
 ) -> None:
+    caplog.set_level(logging.ERROR)  # each cut is reported, as it should be
     assert torn.frame_bytes > 200
     wrong = {}
     for bytes_off in range(torn.frame_bytes + 1):
         data = _cut(torn, tmp_path / "data", bytes_off)
-        if found := _what_is_wrong(torn, data, bytes_off):
+        if found := _what_is_wrong(torn, data, bytes_off, goes_on):
             wrong[bytes_off] = found
         shutil.rmtree(data)
     print(f"{torn.frame_bytes + 1} cuts")
@@ -164,7 +170,7 @@ def test_for_every_cut_of_the_last_frame_the_store_goes_on_where_it_was(
 def test_the_judge_finds_a_cut_into_what_was_acknowledged(torn: Torn, tmp_path: Path) -> None:
     """Positive control: one byte more, and an event that the store has answered is gone."""
     data = _cut(torn, tmp_path / "data", torn.frame_bytes + 1)
-    assert _what_is_wrong(torn, data, torn.frame_bytes + 1) != []
+    assert _what_is_wrong(torn, data, torn.frame_bytes + 1, "with the repeat") != []
 
 
 @pytest.mark.parametrize("part", [0.0, 0.1, 0.5, 1.0])

@@ -105,7 +105,9 @@ class Engine:
 class Stack:
     """A store, agents and a world on a network of their own; removed at the end, volumes included.
 
-    Containers are called `store`, `agent-1`, `agent-2`, …, `world`, in every method and by DNS.
+    Containers are called `store`, `agent-1`, `agent-2`, …, `world`, in every method and among
+    each other. Pytest calls them by longer names: in a container of its own it is on the networks
+    of all stacks that are up, where `store` would be any of them.
     `settings` are environment variables per service, on top of those in compose.yaml.
     """
 
@@ -172,7 +174,7 @@ class Stack:
             self.engine.image(service),
             list(arguments),
             entrypoint=config.get("entrypoint"),
-            name=f"{self.id}-{name}",
+            name=self._long(name),
             labels=self.labels,
             environment=self._environment(name),
             init=config["init"],
@@ -191,11 +193,15 @@ class Stack:
         container.start()
         return container
 
+    def _long(self, name: str) -> str:
+        """The container's own name, which is known by DNS too."""
+        return f"{self.id}-{name}"
+
     def _environment(self, name: str) -> dict[str, str]:
         service = service_of(name)
         given = {k: v for k, v in SERVICES[service].get("environment", {}).items() if v is not None}
         given |= self.settings.get(service, {})
-        hosts = {given.get("ALLOWED_HOSTS", name), name}
+        hosts = {given.get("ALLOWED_HOSTS", name), self._long(name)}
         if not self.engine.me:
             # Pytest calls by address; which one the container will get is not known yet.
             self.network.reload()
@@ -263,7 +269,7 @@ class Stack:
 
     def url(self, name: str) -> str:
         """Where a container answers; on the host an address, which a restart may change."""
-        host = name
+        host = self._long(name)
         if not self.engine.me:
             self._containers[name].reload()
             networks = self._containers[name].attrs["NetworkSettings"]["Networks"]

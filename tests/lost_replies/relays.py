@@ -1,4 +1,4 @@
-"""What stands beside the lossy proxy: a tape that keeps the store's answers, a shutter that shuts.
+"""Beside the lossy proxy: a tape that keeps the store's answers, a shutter that shuts, a crash.
 
 Always: the tape has an answer before anybody else gets it, so a test knows the answer that was
 lost; while the shutter is shut, connections are refused and those that stood are gone.
@@ -11,13 +11,16 @@ import http.client
 import socket
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-__all__ = ["Shutter", "Tape", "Taped"]
+from services import Service
+
+__all__ = ["Shutter", "Tape", "Taped", "crash"]
 
 TIMEOUT_S = 60.0
 
@@ -185,3 +188,12 @@ def _copy(source: socket.socket, sink: socket.socket) -> None:
     for each in (source, sink):
         with contextlib.suppress(OSError):
             each.shutdown(socket.SHUT_RDWR)
+
+
+def crash(service: Service) -> None:
+    """SIGKILL, then the same port and the same data again."""
+    service.kill_all()
+    # In a thread of its own: failed requests leave cycles that would keep the caller's frames, and
+    # with them a relay's sockets, until some later collection warns of them.
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(service.start).result()

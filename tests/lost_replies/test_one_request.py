@@ -1,7 +1,8 @@
 """One request, its reply lost after the store has done it, and the client's own repeat (I4).
 
-Always: the store's first answer is on tape, so "answered as at first" compares two real answers; the
-client under test knows nothing of the loss; what the log held before the repeat, it holds after.
+Always: the store's first answer is on tape, so "answered as at first" compares two real answers;
+the client under test knows nothing of the loss; what the log held before the repeat, it holds
+after.
 """
 
 from __future__ import annotations
@@ -9,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
-from lost_replies.kinds import KINDS, Kind, Stage, event
-from lost_replies.relays import Tape, Taped
-from lost_replies.tidy import Store, crash
-from proxy import LossyProxy
 
+from lost_replies.kinds import KINDS, Kind, Stage, event
+from lost_replies.relays import Tape, Taped, crash
+from proxy import LossyProxy
+from services import StoreProcess
 from stillrun import codec, wire
 from stillrun.client import StoreClient, new_id
 from stillrun.errors import OutcomeUnknown, StillrunError
@@ -31,14 +31,14 @@ FENCED = [kind for kind in KINDS if kind.fenced]
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreProcess]:
     # Few events between snapshots: ids are then found by the digests that a snapshot carries, too.
-    with Store(tmp_path_factory.mktemp("store"), SNAPSHOT_EVERY="3") as process:
+    with StoreProcess(tmp_path_factory.mktemp("store"), SNAPSHOT_EVERY="3") as process:
         yield process
 
 
 @pytest.fixture
-def stage(store: Store) -> Iterator[Stage]:
+def stage(store: StoreProcess) -> Iterator[Stage]:
     with StoreClient(store.url, retry_for_s=RETRY_FOR_S) as direct:
         yield Stage(direct, f"run-{next(_runs)}")
 
@@ -58,7 +58,7 @@ class Played:
 def play(
     kind: Kind,
     stage: Stage,
-    store: Store,
+    store: StoreProcess,
     *,
     meanwhile: Callable[[], object] = lambda: None,
     how: str = "reply",

@@ -15,17 +15,16 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from services import eventually
-from stillrun_store.app import create_app
-from stillrun_store.storage import Engine
-from stillrun_store.store import Store
-from stillrun_store.timers import Timers
-
 from stillrun import wire
 from stillrun.client import Interrupted, StoreClient
 from stillrun.errors import StillrunError
 from stillrun.transport import RETRIED, Reply
 from stillrun_agent.registry import Registry
 from stillrun_agent.worker import Worker
+from stillrun_store.app import create_app
+from stillrun_store.storage import Engine
+from stillrun_store.store import Store
+from stillrun_store.timers import Timers
 
 from .trip import CLOSED, performed, tripper
 
@@ -106,12 +105,23 @@ Inject = Callable[["Run"], None]
 
 @dataclass
 class Run:
-    """One run, and what is to land before which of its appends (counted from 1)."""
+    """One run, and what is to land before which of its appends.
+
+    `plan`: by their number, from 1, or by the type of a decision: then before the first with one.
+    """
 
     direct: StoreClient
     name: str
-    plan: dict[int, Inject] = field(default_factory=dict)
+    plan: dict[int | str, Inject] = field(default_factory=dict)
     appends: list[Append] = field(default_factory=list)
+
+    def next_inject(self, append: wire.AppendEvents) -> Inject | None:
+        """What is to land before this append."""
+        decided = [] if append.decisions is None else append.decisions.events
+        for decision in decided:
+            if (inject := self.plan.pop(decision.type, None)) is not None:
+                return inject
+        return self.plan.get(len(self.appends) + 1)
 
     def head(self) -> int:
         return int(self.direct.run(self.name)["head_seq"])
@@ -141,7 +151,7 @@ class InjectingClient(InProcessClient):
         self, run: str, append: wire.AppendEvents, *, stop: threading.Event | None = None
     ) -> wire.Appended:
         known = self._runs[run]
-        inject = known.plan.get(len(known.appends) + 1)
+        inject = known.next_inject(append)
         injected: list[int] = []
         if inject is not None:
             before = known.head()
@@ -172,7 +182,7 @@ class Rig:
         client = InjectingClient(self._transport, self.runs)
         self.worker = Worker(client, registry, name="racer", concurrency=12, lease_ttl_s=30.0)
 
-    def start(self, name: str, plan: dict[int, Inject], **given: Any) -> Run:
+    def start(self, name: str, plan: dict[Any, Inject], **given: Any) -> Run:
         run = self.runs[name] = Run(self.direct, name, plan)
         start = wire.StartRun(run=name, agent=tripper.name, input=given, seed=7)
         self.direct.start_run(start)
@@ -218,5 +228,3 @@ class Rig:
         self.worker.stop()
         self.timers.join()
         self.store.close()
-
-

@@ -67,7 +67,9 @@ def mail(ctx: Context, text: str) -> str:
 
 def script(turn: Turn) -> Reply:
     if not turn.answers("fare"):
-        return Reply("What do they ask?", [Call("fare", {"carrier": c}) for c in ("Dune", "Aurora")])
+        return Reply(
+            "What do they ask?", [Call("fare", {"carrier": c}) for c in ("Dune", "Aurora")]
+        )
     if not turn.answers("hold"):
         booking = "book_soon" if turn.input.get("soon") else "book"
         calls = [

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from stillrun.agent import Tool
-from stillrun.events import ModelReply
+from stillrun.events import ModelReply, Usage
 
-__all__ = ["Model", "ModelRequest"]
+__all__ = ["MeteredReply", "Model", "ModelRequest"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,9 +28,19 @@ class ModelRequest:
     instructions: str = ""
 
 
+class MeteredReply(ModelReply, frozen=True, kw_only=True):
+    """A reply with what it cost and who gave it: kept beside the result, not in it."""
+
+    usage: Usage
+
+
 class Model(Protocol):
     """Answers a request with text, calls, or both. May be called from several threads at once."""
 
     def reply(self, request: ModelRequest) -> ModelReply:
-        """The reply; any exception is a failed or doubtful model call, never a crash."""
+        """The reply, a MeteredReply where there is a meter.
+
+        Any exception is a failed or doubtful model call, never a crash: NotDone is asked again,
+        what a ModelError means is told by its class, every other one ends the run.
+        """
         ...

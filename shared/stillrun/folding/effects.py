@@ -130,6 +130,7 @@ def effect_settled(state: State, data: ev.EffectSettled, event: Event) -> None:
     if effect is None:
         return
     if data.outcome == "happened":
+        change_vars(state, data.vars)
         _happened(state, effect, data.result, data.blob, event.seq)
     else:
         _plan_again(state, effect, event.seq, None)

@@ -25,6 +25,7 @@ def test_without_settings_everything_is_on_loopback_and_the_shipped_agents_are_f
 def test_an_empty_variable_is_one_that_is_not_set():
     names = "STORE_URL AGENT_LISTEN AGENT_MODULES AGENT_WORKERS LEASE_TTL_S DRAIN_S SECRETS_DIR"
     names += " ALLOWED_HOSTS LOG_LEVEL DEMO_FAULTS"
+    names += " MODEL_URL MODEL_API MODEL_NAME MODEL_KEY_FILE MODEL_TIMEOUT_S"
     assert Config.from_env(dict.fromkeys(names.split(), "")) == Config.from_env({})
 
 
@@ -49,7 +50,53 @@ def test_settings_are_read(tmp_path):
     assert config.allowed_hosts == {"agent", "other"}
 
 
+def test_settings_of_the_model_are_read(tmp_path):
+    key = tmp_path / "key"
+    key.touch()
+    config = Config.from_env(
+        {
+            "MODEL_URL": "https://host/api/v1/",
+            "MODEL_API": "anthropic",
+            "MODEL_NAME": "meta/llama-3.1:free",
+            "MODEL_KEY_FILE": str(key),
+            "MODEL_TIMEOUT_S": "30",
+        }
+    )
+    assert (config.model_url, config.model_api) == ("https://host/api/v1", "anthropic")
+    assert (config.model_name, config.model_key_file) == ("meta/llama-3.1:free", key)
+    assert config.model_timeout_s == 30.0
+
+
+def test_without_settings_there_is_no_endpoint():
+    config = Config.from_env({})
+    assert (config.model_url, config.model_name, config.model_key_file) == (None, None, None)
+    assert (config.model_api, config.model_timeout_s) == ("openai", 120.0)
+
+
+def test_an_agent_service_that_stays_offline_needs_no_url():
+    assert Config.from_env({"MODEL_NAME": "offline"}).model_name == "offline"
+
+
+def test_a_password_in_the_models_address_is_refused_and_not_shown():
+    with pytest.raises(BadSetting, match="MODEL_KEY_FILE") as refused:
+        Config.from_env({"MODEL_URL": "https://user:canary@host/v1"})
+    assert "canary" not in str(refused.value)
+
+
 BAD = [
+    ("MODEL_URL", "host/v1"),
+    ("MODEL_URL", "https://host"),
+    ("MODEL_URL", "https://host/"),
+    ("MODEL_URL", "https://host:99999/v1"),
+    ("MODEL_URL", "https://host/v1/chat/completions"),
+    ("MODEL_URL", "https://host/v1/messages"),
+    ("MODEL_URL", "https://host/v1?version=2"),
+    ("MODEL_API", "OpenAI"),
+    ("MODEL_NAME", "without-a-url"),
+    ("MODEL_KEY_FILE", "/no/such/file"),
+    ("MODEL_KEY_FILE", "/tmp"),
+    ("MODEL_TIMEOUT_S", "0"),
+    ("MODEL_TIMEOUT_S", "281"),
     ("STORE_URL", "store:8100"),
     ("STORE_URL", "http://"),
     ("STORE_URL", "http://store:99999"),
@@ -73,6 +120,12 @@ BAD = [
 def test_a_bad_setting_is_named(name, value):
     with pytest.raises(BadSetting, match=name):
         Config.from_env({name: value})
+
+
+@pytest.mark.parametrize("name", ["two words", "é", "x" * 201])
+def test_a_name_that_no_model_has_is_refused(name):
+    with pytest.raises(BadSetting, match="MODEL_NAME"):
+        Config.from_env({"MODEL_URL": "https://host/v1", "MODEL_NAME": name})
 
 
 def test_a_bad_setting_ends_the_start_with_2_and_its_name():

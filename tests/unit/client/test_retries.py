@@ -154,8 +154,7 @@ def test_a_restart_between_two_requests_costs_no_wait(store, client, clock, http
     assert clock.naps == []
 
 
-def test_after_a_restart_all_stale_connections_are_thrown_away(store, http, connect):
-    client = connect(store.url, timeout_s=5.0)
+def test_after_a_restart_all_stale_connections_are_thrown_away(store, client, clock, http):
     meet = threading.Barrier(4)
 
     def answer_when_all_are_there() -> bytes:
@@ -175,6 +174,7 @@ def test_after_a_restart_all_stale_connections_are_thrown_away(store, http, conn
     append(client)
     append(client)
     assert store.connections == 5
+    assert clock.naps == []
 
 
 def test_a_store_that_is_down_is_waited_for(store, clock, http, connect):

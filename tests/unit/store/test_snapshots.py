@@ -1,4 +1,4 @@
-"""Snapshots are a cache: which are kept, which are believed, and that they change no answer (I3)."""
+"""Snapshots are a cache: which are kept, which are believed; they change no answer (I3)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import shutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from stillrun_store import snapshots
-from stillrun_store.runs import Ids
-from stillrun_store.snapshots import KEEP, surplus
 
 from contract.door import Door, event, good, note
 from services import eventually
 from stillrun import codec
 from stillrun.reducers import fold
+from stillrun_store import snapshots
+from stillrun_store.runs import Ids
+from stillrun_store.snapshots import KEEP, surplus
 from unit.shared.anything import datas, json_values
 from unit.shared.runs import make_event
 

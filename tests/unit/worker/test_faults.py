@@ -10,9 +10,14 @@ import pytest
 
 from proxy import LossyProxy
 from stillrun import Agent, Approval, Ask, Call, Happened, Reply, Succeed, Unknown, tool, wire
-from stillrun.client import StoreClient
+from stillrun.client import LeaseState, StoreClient
 from stillrun.essence import essence
+from stillrun.schema import SCHEMA_VERSION
 from stillrun.state import from_view
+from stillrun_agent.leases import HeldLease
+from stillrun_agent.models import ModelFactory
+from stillrun_agent.run_work import RunWork
+from stillrun_agent.tools import Performer
 
 
 class World:
@@ -51,7 +56,7 @@ def traveller(world):
     def fetch(ctx) -> str:
         return "x" * 300_000
 
-    @tool(effect="write", approve=Approval("Pay {price}?"))
+    @tool(effect="write", approve=Approval("Pay {price}?", deadline_s=3600))
     def pay(ctx, price: int) -> str:
         return world.do(ctx.key, "paid")
 
@@ -455,22 +460,46 @@ def test_a_cancel_between_lets_the_outcome_land_and_no_intent_follows(stage, sto
     assert len(world.calls) == 1
 
 
-def test_a_cancel_between_the_intent_and_the_call_keeps_the_call_from_being_made(
-    stage, store, world
+@pytest.mark.parametrize(
+    ("act", "status"), [("cancel", "cancelled"), ("pause", "paused")], ids=["cancel", "pause"]
+)
+def test_what_people_want_before_the_call_has_started_keeps_it_from_being_made(
+    stage, world, until, act, status
 ):
+    """The intent is acknowledged; the worker waits for a renewal before it dares to call."""
     agent = reader(world)
-    client, _ = meddling(stage, store, agent)
-
-    def cancel(run, append):
-        if "effect_intended" in kinds(append)[1]:
-            stage.client.cancel(run)
-            # The answer to the append does not tell of the cancel; the next renewal would.
-
-    client.after = cancel
     run = stage.run(agent)
-    assert run.ends()["status"] == "cancelled"
-    client.close()
-    assert run.types().count("effect_intended") == 1
+    claim = wire.ClaimRuns(
+        worker="w", claim="c", agents=[agent.name], schema_version=SCHEMA_VERSION, timeout_s=10.0
+    )
+    (grant,) = stage.client.claim(claim)
+    clock = [1_000.0]
+    lease = HeldLease(run.run, grant.epoch, ttl_s=10.0, sent_at=clock[0] - 11)
+    work = RunWork(
+        grant,
+        agent,
+        lease,
+        client=stage.client,
+        worker="w",
+        performer=Performer(),
+        models=ModelFactory(),
+        draining=threading.Event(),
+        claims_over=threading.Event(),
+        stop=threading.Event(),
+        clock=lambda: clock[0],
+    )
+    thread = threading.Thread(target=work.work)
+    thread.start()
+    until(lambda: run.events("effect_intended"))
+    getattr(stage.client, act)(run.run)
+    lease.renewed(clock[0])
+    head_seq = stage.client.run(run.run)["head_seq"]
+    work.heard(LeaseState(run=run.run, epoch=grant.epoch, held=True, head_seq=head_seq))
+    thread.join(20)
+    assert not thread.is_alive()
+    assert run.status == status
+    assert world.calls == []
+    assert run.events("effect_failed")[0].data.error.type == "not_started"
 
 
 def test_a_timer_between_makes_the_decision_stale(stage, store, world):
@@ -531,6 +560,7 @@ def test_a_settlement_by_a_person_makes_the_agents_own_no_news(stage, store, wor
     client.close()
     assert done
     assert run.answers() == [("book", "succeeded", "by ann")]
+    assert len(run.events("lease_granted")) == 1
 
 
 def test_what_a_worker_folds_itself_is_what_the_store_has(stage, store, world):
@@ -538,12 +568,13 @@ def test_what_a_worker_folds_itself_is_what_the_store_has(stage, store, world):
     agent = traveller(world)
     client, worker = meddling(stage, store, agent)
     run = stage.run(agent)
-    differences = []
+    differences, compared = [], []
 
     def compare(run_id, append):
         work = next((w for w in worker._works.values() if w.run == run_id), None)
-        if work is None or append.decisions is None:
+        if work is None or not hasattr(work._log, "state"):
             return
+        compared.append(append)
         mine = work._log.state
         theirs = from_view(stage.client.state(f"{run_id}@{mine.control.seq}").state)
         if mine != theirs:
@@ -554,3 +585,4 @@ def test_what_a_worker_folds_itself_is_what_the_store_has(stage, store, world):
     run.ends()
     client.close()
     assert differences == []
+    assert len(compared) >= 6

@@ -22,6 +22,7 @@ from stillrun import (
     wire,
 )
 from stillrun.codec import decode_msgpack
+from stillrun_agent.decide import decide_next
 
 
 class Desk:
@@ -106,6 +107,27 @@ def test_a_model_decides_and_its_calls_are_performed(stage):
     run = stage.run(agent)
     assert run.ends()["output"] == {"found": [7, 7]}
     assert run.answers() == [("fare", "succeeded", 7)] * 2
+
+
+def test_a_model_call_that_is_repeated_sees_the_messages_of_its_first_intent(stage, gate):
+    """Its answer goes to that place in the conversation; what came since is read after it."""
+    seen = []
+
+    def script(turn):
+        seen.append(len(turn.messages))
+        if len(seen) == 1:
+            gate.pass_through()
+            raise NotDone("busy", retry_in_s=0)
+        return Reply(seen)
+
+    agent = Agent("m", offline=script)
+    stage.worker(agent)
+    run = stage.run(agent)
+    gate.wait()
+    stage.client.send_message(run.run, wire.SendMessage(content="and this"))
+    gate.open()
+    run.ends()
+    assert seen == [0, 0, 2]
 
 
 def test_an_outcome_and_what_follows_from_it_are_one_append(stage):
@@ -206,6 +228,17 @@ def test_a_worker_and_its_store_may_start_in_any_order(stage, store):
     store.start()
     assert run.ends()["output"] == "late"
     assert worker.is_ready()
+
+
+def test_a_worker_of_another_schema_version_claims_nothing_and_says_so(
+    stage, monkeypatch, caplog, until
+):
+    monkeypatch.setattr("stillrun_agent.worker.SCHEMA_VERSION", 0)
+    agent = steps(Succeed(), tools=[])
+    worker = stage.worker(agent)
+    until(lambda: "schema version is 1, ours is 0" in caplog.text)
+    assert not worker.is_ready()
+    assert stage.run(agent).status == "queued"
 
 
 # --- how calls end
@@ -371,6 +404,30 @@ def test_a_read_that_takes_too_long_is_made_again(stage, gate):
     assert run.answers() == [("look", "succeeded", 2)]
 
 
+def test_a_late_nothing_was_done_says_nothing_about_a_later_attempt(stage, gate):
+    """The second attempt may have done it: only its own word counts."""
+    second, first_is_over = threading.Event(), threading.Event()
+
+    @tool(effect="write", on_doubt="retry", timeout_s=0.3)
+    def put(ctx) -> str:
+        if ctx.attempt == 1:
+            gate.pass_through()
+            first_is_over.set()
+            raise NotDone("busy")
+        second.set()
+        first_is_over.wait(20)
+        return "put"
+
+    agent = steps(Call("put"), Succeed(), tools=[put])
+    stage.worker(agent)
+    run = stage.run(agent)
+    assert second.wait(20)
+    gate.open()
+    run.ends()
+    assert run.answers() == [("put", "succeeded", "put")]
+    assert run.events("effect_failed") == []
+
+
 def test_a_write_that_may_yet_answer_is_not_asked_about(stage, gate, desk):
     """The callee does not know the key yet; to believe it would book twice."""
 
@@ -446,6 +503,20 @@ def test_a_defect_of_the_agent_is_the_runs_and_not_the_workers(stage):
     stage.worker(agent, other)
     assert stage.run(agent, input={"n": 1}).ends()["error"]["type"] == "decide_error"
     assert stage.run(other).ends()["output"] == "fine"
+
+
+def test_a_defect_of_ours_gives_the_run_back_until_the_store_pauses_it(stage, monkeypatch):
+    def broken(agent, *args):
+        if agent is bad:
+            raise AssertionError("a defect")
+        return decide_next(agent, *args)
+
+    monkeypatch.setattr("stillrun_agent.run_work.decide_next", broken)
+    bad, good = steps(Succeed(), tools=[]), steps(Succeed(), tools=[])
+    stage.worker(bad, good)
+    run = stage.run(bad)
+    assert run.reaches("paused")["waiting_for"][0].startswith("unpause: crash_loop")
+    assert stage.run(good).ends()["status"] == "succeeded"
 
 
 # --- people, while a call is in flight
