@@ -142,6 +142,9 @@ def _wait_opened(control: Control, data: ev.WaitOpened, event: Event) -> None:
     if data.kind == "signal" and data.name is None:
         raise InvalidBody("/name", "a wait for a signal needs its name")
     if data.kind == "approval":
+        if data.default not in (None, "approve", "reject"):
+            # A typing error must not become a silent reject at the deadline.
+            raise InvalidBody("/default", "the default of an approval is approve or reject")
         effect = _live(control, data.subject or "", "effect_not_planned")
         if effect.status != "planned" or effect.approval is not None:
             raise CheckRefused("effect_not_planned", f"{effect.effect} cannot be approved now")
@@ -161,6 +164,8 @@ def _wait_resolved(control: Control, data: ev.WaitResolved, event: Event) -> Non
         return
     if wait.kind == "timer":
         raise CheckRefused("wrong_answer", "a timer answers itself")
+    if wait.kind == "message":
+        raise CheckRefused("wrong_answer", "POST /runs/{run}/messages answers it")
     if wait.kind == "approval":
         if data.answer not in ("approve", "reject", "edit"):
             raise CheckRefused("wrong_answer", "an approval takes approve, reject or edit")

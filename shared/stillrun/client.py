@@ -329,13 +329,13 @@ class StoreClient:
         """POST /runs/{run}/waits/{wait}/answer."""
         return self._people(f"/runs/{_part(run)}/waits/{_part(wait)}/answer", answer)
 
-    def approve(self, run: str, by: wire.By | None = None) -> dict[str, Any]:
+    def approve(self, run: str, verdict: wire.Verdict | None = None) -> dict[str, Any]:
         """POST /runs/{run}/approve: the only open approval."""
-        return self._people(f"/runs/{_part(run)}/approve", by or wire.By())
+        return self._people(f"/runs/{_part(run)}/approve", verdict or wire.Verdict())
 
-    def reject(self, run: str, by: wire.By | None = None) -> dict[str, Any]:
+    def reject(self, run: str, verdict: wire.Verdict | None = None) -> dict[str, Any]:
         """POST /runs/{run}/reject."""
-        return self._people(f"/runs/{_part(run)}/reject", by or wire.By())
+        return self._people(f"/runs/{_part(run)}/reject", verdict or wire.Verdict())
 
     def send_message(self, run: str, message: wire.SendMessage) -> dict[str, Any]:
         """POST /runs/{run}/messages."""

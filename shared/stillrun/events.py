@@ -306,6 +306,7 @@ class WaitResolved(Data):
     answer: Any = None
     args: dict[str, Any] | None = None
     by: str | None = None
+    comment: str | None = None
 
 
 class SignalReceived(Data):

@@ -79,6 +79,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     answer: Any = None
     args: dict[str, Any] | None = None
     by: str | None = None
+    comment: str | None = None
     seqs: list[int] = []
 
 
@@ -226,6 +227,7 @@ def view_wait(wait: Wait) -> dict[str, Any]:
     }
     if wait.status != "open":
         shown |= {"answer": wait.answer, "args": wait.args, "by": wait.by}
+        shown |= {"comment": wait.comment}
     return shown
 
 

@@ -21,6 +21,7 @@ __all__ = [
     "SendSignal",
     "SettleEffect",
     "StartRun",
+    "Verdict",
 ]
 
 MAX_EVENTS_PER_REQUEST = 1_000  # one frame is held in memory, folded twice and synced at once
@@ -88,10 +89,18 @@ class Appended(Body):
 
 
 class By(Body, omit_defaults=True):
-    """POST cancel, pause, unpause, approve, reject."""
+    """POST cancel, pause, unpause."""
 
     by: str | None = None
     reason: str | None = None
+    id: str | None = None
+
+
+class Verdict(Body, omit_defaults=True):
+    """POST approve, reject. `comment`: read by the model, or by `decide`, with a rejection."""
+
+    by: str | None = None
+    comment: str | None = None
     id: str | None = None
 
 
@@ -112,6 +121,7 @@ class AnswerWait(Body, omit_defaults=True):
     answer: Any
     args: dict[str, Any] | None = None
     by: str | None = None
+    comment: str | None = None
     id: str | None = None
 
 

@@ -7,6 +7,7 @@ folded, and `check` takes them; else they are dropped and the facts still land.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +46,10 @@ _ROUTES = {
     "lease_granted": "POST /claims",
     "lease_released": "DELETE /runs/{run}/lease",
 }
+
+
+# Shown in logs and lists, and a filter: words with dots between them, no longer than a line.
+_DOTTED = re.compile(r"(?=.{3,128}\Z)[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)+\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +165,9 @@ def _judged(store: Store, body: AppendEvents) -> _Request:
 
 
 def _draft(store: Store, event: NewEvent, allowed: set[Writer], pointer: str) -> Draft:
+    if is_dotted(event.type) and not _DOTTED.match(event.type):
+        detail = "a dotted type is words of letters, digits, _ and - with dots, at most 128 long"
+        raise InvalidBody(f"{pointer}/type", detail)
     writers = writers_of(event.type)
     if not writers & allowed:
         route = _ROUTES.get(event.type)

@@ -13,7 +13,7 @@ from stillrun import events as ev
 from stillrun.errors import CheckRefused, EffectNotFound, InvalidBody, WaitNotFound, WaitNotOpen
 from stillrun.state import State, Wait, view_wait
 from stillrun.values import check_event_id, check_name
-from stillrun.wire import AnswerWait, Appended, By, SendMessage, SendSignal, SettleEffect
+from stillrun.wire import AnswerWait, Appended, By, SendMessage, SendSignal, SettleEffect, Verdict
 
 from .append import write
 from .drafts import Draft, new_event_id
@@ -79,7 +79,12 @@ def unpause(store: Store, run: str, body: By) -> Result:
 def answer(store: Store, run: str, wait_id: str, body: AnswerWait) -> Result:
     """Answer one wait. A late or second answer raises WaitNotOpen with the one that stands."""
     data = ev.WaitResolved(
-        wait=wait_id, reason="answered", answer=body.answer, args=body.args, by=body.by
+        wait=wait_id,
+        reason="answered",
+        answer=body.answer,
+        args=body.args,
+        by=body.by,
+        comment=body.comment,
     )
 
     def judge(entry: Entry, loaded: Loaded) -> None:
@@ -91,12 +96,14 @@ def answer(store: Store, run: str, wait_id: str, body: AnswerWait) -> Result:
     return write(store, run, [draft], before=judge)
 
 
-def answer_only_approval(store: Store, run: str, word: str, body: By) -> Result:
+def answer_only_approval(store: Store, run: str, word: str, body: Verdict) -> Result:
     """approve or reject the run's only open approval; several are a refusal with the list."""
     event_id = _id(body.id)
 
     def resolved(wait_id: str) -> Draft:
-        data = ev.WaitResolved(wait=wait_id, reason="answered", answer=word, by=body.by)
+        data = ev.WaitResolved(
+            wait=wait_id, reason="answered", answer=word, by=body.by, comment=body.comment
+        )
         return Draft(type="wait_resolved", data=data, id=event_id)
 
     def judge(entry: Entry, loaded: Loaded) -> list[Draft]:

@@ -12,7 +12,7 @@ from .store import Store
 
 __all__ = ["resolve", "split"]
 
-_SEQ = re.compile(r"-?\d{1,18}\Z")
+_SEQ = re.compile(r"-?[0-9]{1,18}\Z")
 
 
 def split(ref: str) -> tuple[str, str | None]:
@@ -36,7 +36,7 @@ def resolve(store: Store, ref: str) -> tuple[Entry, int, bool]:
     if _SEQ.match(rest):
         number = int(rest)
         seq = entry.head_seq + number if rest.startswith("-") else number
-    elif rest[0].isdigit():
+    elif rest[0] in "0123456789":
         seq = _at_time(store, entry, from_rfc3339(rest, "run"))
     else:
         seq = _at_tag(store, entry, check_name(rest, "run"))

@@ -619,3 +619,36 @@ def test_the_inbox_lists_open_waits_of_all_runs_and_wakes(door):
     assert [w["run"] for w in door.get("/waits?kind=approval").body["waits"]] == ["s"]
     good(door.post("/runs/s/reject"), 201)
     assert [w["run"] for w in door.get("/waits?status=open").body["waits"]] == ["r"]
+
+
+def test_a_comment_reaches_the_reader_of_a_rejection(door):
+    door.start("r")
+    worker = door.worker()
+    worker.ask_approval()
+    good(door.post("/runs/r/reject", {"by": "ana", "comment": "too dear"}), 201)
+    state = door.state("r")
+    assert state["messages"][-1]["content"]["comment"] == "too dear"
+    assert state["waits"]["w1"]["comment"] == "too dear"
+
+
+def test_a_reason_of_a_verdict_is_refused_rather_than_dropped(door):
+    door.start("r")
+    door.worker().ask_approval()
+    refused(door.post("/runs/r/reject", {"reason": "too dear"}), 422, "invalid_body")
+
+
+def test_the_default_of_an_approval_is_one_that_it_takes(door):
+    door.start("r")
+    worker = door.worker()
+    worker.plan("book")
+    asked = event("wait_opened", wait="w1", kind="approval", subject="e1", default="aprove")
+    decided = worker.append(decisions=(door.head("r"), [asked]))
+    refused(decided, 422, "invalid_body")
+
+
+def test_a_wait_for_a_message_is_answered_by_a_message_only(door):
+    door.start("r")
+    door.worker().ask("w1", "message")
+    refused(door.post("/runs/r/waits/w1/answer", {"answer": 1}), 409, "wrong_answer")
+    good(door.post("/runs/r/messages", {"content": "hello"}), 201)
+    assert door.state("r")["waits"]["w1"]["status"] == "answered"

@@ -506,7 +506,7 @@ def test_the_log_has_one_line_per_event_and_no_control_character(door):
     door.start("r", input={NASTY: NASTY}, labels={NASTY: NASTY})
     good(door.post("/runs/r/messages", {"content": NASTY, "by": NASTY}), 201)
     good(door.post("/runs/r/signals/go", {"payload": [NASTY], "by": NASTY}), 201)
-    good(door.append("r", {"type": f"x.{NASTY}", "data": {NASTY: [NASTY]}}), 201)
+    good(door.append("r", {"type": "x.y", "data": {NASTY: [NASTY]}}), 201)
     worker = door.worker(name=f"w{NASTY}")
     worker.plan(NASTY)
     worker.begin("e1", on_doubt="retry")

@@ -120,7 +120,7 @@ def content(kind: Kind, taped: Taped) -> Any:
     """What an answer says, as far as it must be the same."""
     if taped.status >= 400:
         problem = codec.decode_json(taped.body)
-        return {name: problem[name] for name in ("code", "head_seq")}
+        return {name: problem.get(name) for name in ("status", "code", "head_seq", "detail")}
     body = codec.decode_msgpack(taped.body)
     return {name: body[name] for name in kind.compare} if kind.compare else body
 

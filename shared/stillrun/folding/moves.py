@@ -144,4 +144,6 @@ def decide_approval(state: State, effect: Effect, wait: Wait, seq: int) -> None:
         set_effect(state.control, freed)
     else:
         content = {"answer": wait.answer, "by": wait.by, "reason": wait.status}
+        if wait.comment is not None:
+            content["comment"] = wait.comment
         answer(state, effect, "rejected", content, seq)

@@ -74,6 +74,7 @@ def wait_resolved(state: State, data: ev.WaitResolved, event: Event) -> None:
         answer=data.answer,
         args=data.args,
         by=data.by,
+        comment=data.comment,
     )
     effect = control.effects.get(wait.subject or "")
     if effect is not None and effect.approval == wait.wait:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from flask import Blueprint, Response
@@ -16,6 +15,7 @@ from stillrun.wire import (
     SendMessage,
     SendSignal,
     SettleEffect,
+    Verdict,
 )
 
 from .. import ledger, people
@@ -47,23 +47,32 @@ def blueprint(store: Store, waiting: Waiting) -> Blueprint:
         http.params()
         return done(people.send_signal(store, only_run(ref), name, http.body(SendSignal)))
 
-    verbs: dict[str, Callable[[Store, str, By], tuple[Appended, bool]]] = {
-        "cancel": people.cancel,
-        "pause": people.pause,
-        "unpause": people.unpause,
-        "approve": lambda store, run, by: people.answer_only_approval(store, run, "approve", by),
-        "reject": lambda store, run, by: people.answer_only_approval(store, run, "reject", by),
-    }
+    @bp.post("/runs/<ref>/cancel")
+    def cancel(ref: str) -> Response:
+        http.params()
+        return done(people.cancel(store, only_run(ref), http.body(By)))
 
-    def verb(word: str) -> Callable[[str], Response]:
-        def handle(ref: str) -> Response:
-            http.params()
-            return done(verbs[word](store, only_run(ref), http.body(By)))
+    @bp.post("/runs/<ref>/pause")
+    def pause(ref: str) -> Response:
+        http.params()
+        return done(people.pause(store, only_run(ref), http.body(By)))
 
-        return handle
+    @bp.post("/runs/<ref>/unpause")
+    def unpause(ref: str) -> Response:
+        http.params()
+        return done(people.unpause(store, only_run(ref), http.body(By)))
 
-    for word in verbs:
-        bp.add_url_rule(f"/runs/<ref>/{word}", word, verb(word), methods=["POST"])
+    @bp.post("/runs/<ref>/approve")
+    def approve(ref: str) -> Response:
+        http.params()
+        verdict = http.body(Verdict)
+        return done(people.answer_only_approval(store, only_run(ref), "approve", verdict))
+
+    @bp.post("/runs/<ref>/reject")
+    def reject(ref: str) -> Response:
+        http.params()
+        verdict = http.body(Verdict)
+        return done(people.answer_only_approval(store, only_run(ref), "reject", verdict))
 
     @bp.post("/runs/<ref>/waits/<wait>/answer")
     def answer_wait(ref: str, wait: str) -> Response:
