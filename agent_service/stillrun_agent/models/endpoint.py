@@ -131,7 +131,7 @@ class Endpoint:
             raise Busy(text, retry_in_s=RETRY_S) from None
         key = raw.decode("latin-1").strip()
         # Checked here: the exception of the HTTP client for a bad header shows its whole value.
-        if not key or len(raw) > MAX_KEY_CHARS or not re.fullmatch(r"[!-~]+", key):
+        if len(raw) > MAX_KEY_CHARS or not re.fullmatch(r"[!-~]+", key):
             raise KeyRefused("MODEL_KEY_FILE holds no key: one line of visible ASCII is expected")
         return key
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import logging
 import socket
 import time
@@ -10,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import pytest
+import requests
 
 from stillrun.agent import NotDone
 from stillrun_agent.models import Endpoint, OpenAIModel
@@ -107,8 +109,6 @@ def test_a_host_that_does_not_exist_did_nothing():
 
 
 def test_a_certificate_that_does_not_fit_did_nothing(monkeypatch):
-    import requests
-
     def refuse(*args, **options):
         raise requests.exceptions.SSLError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate expired")
 
@@ -170,6 +170,13 @@ def test_a_huge_answer_is_not_read_to_its_end(fails):
     error = fails(floods)
     assert (type(error), error.doubt) == (AnswerTooLarge, None)
     assert str(MAX_ANSWER_BYTES) in str(error)
+
+
+def test_an_answer_that_unpacks_to_a_huge_one_is_not_unpacked_to_its_end(stub, fails):
+    packed = gzip.compress(b" " * (4 * MAX_ANSWER_BYTES))
+    error = fails(says(packed, headers={"Content-Encoding": "gzip"}))
+    assert stub.asked[0].headers["Accept-Encoding"] == "identity"
+    assert type(error) is AnswerTooLarge
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -270,6 +277,16 @@ def test_the_key_is_in_no_reply_also_where_the_endpoint_repeats_it(stub, openai,
     assert "canary" not in repr(reply)
     assert reply.calls[0].args == {"route": REDACTED, REDACTED: [1]}
     assert "canary" not in caplog.text
+
+
+def test_the_key_is_not_shown_where_the_http_client_would_show_it(openai, monkeypatch, caplog):
+    def refuse(*args, **options):
+        raise requests.ConnectionError(f"bad header: Bearer {KEY}")
+
+    monkeypatch.setattr(requests.Session, "send", refuse)
+    with pytest.raises(AnswerLost, match="bad header") as caught:
+        openai.reply(asking())
+    assert "canary" not in everything(caught.value, caplog)
 
 
 @pytest.mark.parametrize(
