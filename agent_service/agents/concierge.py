@@ -84,7 +84,7 @@ def hold(ctx: Context, route: str, carrier: str, seat: str) -> dict[str, Any]:
 @tool(
     effect="write",
     on_doubt="reconcile",
-    timeout_s=30,
+    timeout_s=90,  # the demo's desk holds its answer for a minute, for a person who kills by hand
     approve=Approval(
         "Book {route} with {carrier} for {price}",
         edit=["price"],

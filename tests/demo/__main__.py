@@ -21,7 +21,8 @@ from .services import GaveUp, Services, until
 
 APPROVE_AFTER_S = 2.0  # so that a reader sees the run wait, parked, holding no thread
 HOLD_S = 60
-ANSWERED_WITHIN_S = 86_400.0
+ENDS_WITHIN_S = 180.0  # without a person
+ENDS_WITHIN_DAY_S = 86_400.0  # with one
 TRIP = {"route": "LIS-OSL", "budget": 400}
 SEED = 7
 
@@ -57,6 +58,9 @@ class Demo:
         self._services = services
         self._options = options
         self._over = threading.Event()
+        self._error: Exception | None = None
+        by_hand = options.ask or options.hold
+        self._ends_within_s = ENDS_WITHIN_DAY_S if by_hand else ENDS_WITHIN_S
 
     def play(self) -> int:
         services = self._services
@@ -66,11 +70,9 @@ class Demo:
         body = {"run": run, "input": TRIP, "seed": SEED}
         services.post(f"{services.agent}/agents/concierge/runs", body)
         self._say(f"run {run}   agent concierge   offline model, seed {SEED}")
-        watchers = [threading.Thread(target=self._watch_agent, daemon=True)]
-        watchers.append(threading.Thread(target=self._answer, args=(run,), daemon=True))
-        for watcher in watchers:
-            watcher.start()
-        for line in services.log_lines(run):
+        for watch in (self._watch_agent, self._answer):
+            threading.Thread(target=watch, args=(run,), daemon=True).start()
+        for line in services.log_lines(run, self._ends_within_s, lambda: self._error):
             self._say(line)
         self._over.set()
         return self._sum_up(run)
@@ -85,9 +87,16 @@ class Demo:
         self._services.put(f"{self._services.world}/script/{run}", script)
 
     def _answer(self, run: str) -> None:
-        """Approve as a person would, or say how."""
+        """Be the person; what goes wrong is for the main thread."""
+        try:
+            self._be_a_person(run)
+        except (GaveUp, requests.RequestException) as error:
+            self._error = error
+
+    def _be_a_person(self, run: str) -> None:
+        """Approve, or say how; with --hold say when to kill."""
         services = self._services
-        until(lambda: self._asked(run), ANSWERED_WITHIN_S, "the approval")
+        until(lambda: self._asked(run), self._ends_within_s, "the approval")
         if self._options.ask:
             self._say(
                 "             ---- the run waits for you:\n"
@@ -97,7 +106,7 @@ class Demo:
             time.sleep(APPROVE_AFTER_S)
             services.post(f"{services.store}/runs/{run}/approve", {"by": "demo"})
         if self._options.hold:
-            until(lambda: self._booked(run), ANSWERED_WITHIN_S, "the booking")
+            until(lambda: self._booked(run), self._ends_within_s, "the booking")
             self._say(
                 f"             ---- the desk has booked and holds its reply for {HOLD_S} s; now:\n"
                 "             docker compose kill agent && docker compose up -d"
@@ -115,17 +124,17 @@ class Demo:
         except requests.RequestException:
             return False
 
-    def _watch_agent(self) -> None:
-        """Say when the agent's process is gone, and when the restart policy has brought another."""
+    def _watch_agent(self, run: str) -> None:
+        """Say when no agent answers any more, and when one does again."""
         up = True
         while not self._over.wait(0.1):
             answers = self._services.agent_answers()
             if up and not answers:
-                self._say(
-                    "             ---- agent killed: desk called, answer not yet written ----"
-                )
+                booked = self._booked(run)
+                what = "the desk has booked, its answer is not written" if booked else "no answer"
+                self._say(f"             ---- agent killed: {what} ----")
             elif answers and not up:
-                self._say("             ---- agent is back: another process ----")
+                self._say("             ---- an agent answers again: another process ----")
             up = answers
 
     def _say(self, line: str) -> None:
@@ -135,17 +144,12 @@ class Demo:
     def _sum_up(self, run: str) -> int:
         services = self._services
         naive = f"{run}-naive"
-        bookings = 0
-        if not self._options.hold:
-            script = {"faults": [{"kind": "booking", "attempt": 1, "do": "crash"}]}
-            services.put(f"{services.world}/script/{naive}", script)
-            bookings = run_naively(services.world, naive)
+        bookings = None if self._options.hold else run_naively(services.world, naive)
         events, ledger = services.events(run), services.ledger(run)
         self._print_ledger("The world's ledger with Stillrun", ledger)
         if not self._options.hold:
             self._print_ledger("Same script, same crash, no durable state", services.ledger(naive))
-        killed = not self._options.hold
-        results = list(claims(events, ledger, bookings, killed=killed))
+        results = list(claims(events, ledger, bookings))
         print()
         for holds, sentence in results:
             print(f"  {'ok ' if holds else 'NOT'} {sentence}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ __all__ = ["GaveUp", "Services"]
 
 TIMEOUT_S = 10.0
 READY_WITHIN_S = 120.0
+STREAM_QUIET_S = 5.0  # then look at the run again: it may be parked where only a person helps
 
 
 class GaveUp(Exception):
@@ -60,9 +62,13 @@ class Services:
     def free_name(self, stem: str) -> str:
         """The first of stem-1, stem-2, ... that no run has."""
         number = 1
-        while requests.get(f"{self.store}/runs/{stem}-{number}", timeout=TIMEOUT_S).ok:
+        while True:
+            answer = requests.get(f"{self.store}/runs/{stem}-{number}", timeout=TIMEOUT_S)
+            if answer.status_code == 404:
+                return f"{stem}-{number}"
+            if answer.status_code not in (200, 410):
+                answer.raise_for_status()
             number += 1
-        return f"{stem}-{number}"
 
     def run(self, run: str) -> dict[str, Any]:
         found: dict[str, Any] = self.get(f"{self.store}/runs/{run}")
@@ -82,23 +88,38 @@ class Services:
         waits: list[dict[str, Any]] = self.get(self.store + path)["waits"]
         return waits
 
-    def log_lines(self, run: str) -> Iterator[str]:
-        """The run's log as it grows, until the run closes; a broken stream is taken up again."""
+    def log_lines(
+        self, run: str, within_s: float, failed: Callable[[], Exception | None]
+    ) -> Iterator[str]:
+        """The run's log as it grows, until the run closes; a broken stream is taken up again.
+
+        Raises GaveUp when that takes longer than `within_s`, when a person would have to help, or
+        with what `failed` answers.
+        """
         seen = 0
+        ends = time.monotonic() + within_s
         while True:
-            try:
+            if (error := failed()) is not None:
+                raise GaveUp(str(error)) from error
+            if time.monotonic() > ends:
+                raise GaveUp(f"run {run} has not ended within {within_s:.0f} s")
+            # A quiet stream ends in a timeout, one of a restarted store in an error: look, go on.
+            with contextlib.suppress(requests.RequestException):
                 url = f"{self.store}/runs/{run}/log?follow=1"
-                with requests.get(url, stream=True, timeout=(5, 30)) as response:
+                with requests.get(url, stream=True, timeout=(5, STREAM_QUIET_S)) as response:
                     response.raise_for_status()
                     lines = response.iter_lines(chunk_size=1, decode_unicode=True)
                     for number, line in enumerate(line for line in lines if line.strip("\r")):
                         if number >= seen:
                             seen += 1
                             yield line.strip("\r")
-                if self.run(run)["status"] in ("succeeded", "failed", "cancelled"):
+            with contextlib.suppress(requests.RequestException):
+                status = self.run(run)["status"]
+                if status in ("succeeded", "failed", "cancelled"):
                     return
-            except requests.RequestException:
-                time.sleep(0.5)  # the store is restarting: the log is on its disk
+                if status in ("paused", "in_doubt"):
+                    raise GaveUp(f"run {run} is {status}: curl the store for waiting_for")
+            time.sleep(0.2)
 
     def ledger(self, run: str) -> dict[str, Any]:
         found: dict[str, Any] = self.get(f"{self.world}/ledger", params={"run": run})

@@ -110,6 +110,7 @@ def test_the_demo_fails_where_the_agent_does_not_die(stack):
     services = stack({"agent": {"DEMO_FAULTS": "0"}}).start()
     exit_code, said = services.run("demo", "--quiet")
     assert exit_code == 1, said
+    assert "NOT the agent died" in said
 
 
 # The service is the one child of the container's init.
