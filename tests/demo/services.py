@@ -41,9 +41,6 @@ class Services:
         except requests.RequestException:
             return False
 
-    def agent_answers(self) -> bool:
-        return self._answers(f"{self.agent}/healthz")
-
     def get(self, url: str, **kwargs: Any) -> Any:
         response = requests.get(url, timeout=TIMEOUT_S, **kwargs)
         response.raise_for_status()
