@@ -24,7 +24,7 @@ from .leases import HeldLease, Leases
 from .models import ModelFactory
 from .registry import Registry
 from .run_work import RunWork
-from .tools import Performer
+from .secrets import GuardedPerformer, guarded
 
 __all__ = ["Worker"]
 
@@ -52,9 +52,9 @@ class Worker:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.worker_id = f"{name}-{secrets.token_hex(4)}"
-        self._client, self._registry, self._clock = client, registry, clock
+        self._client, self._registry, self._clock = guarded(client, secrets_dir), registry, clock
         self._concurrency, self._ttl_s, self._drain_s = concurrency, lease_ttl_s, drain_s
-        self._performer = Performer(secrets_dir=secrets_dir)
+        self._performer = GuardedPerformer(secrets_dir=secrets_dir)
         self._models = models or ModelFactory()
         self._leases = Leases(client, self.worker_id, lease_ttl_s, clock=clock)
         self._draining = threading.Event()

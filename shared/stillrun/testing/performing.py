@@ -16,8 +16,9 @@ from typing import Any, Literal
 
 from stillrun.agent import Context, Tool
 from stillrun.codec import plain_data
-from stillrun.events import ModelReply, VarsChange
-from stillrun_agent.tools import Call, Done, Outcome, Performer, _ended_badly
+from stillrun.events import VarsChange
+from stillrun_agent.secrets import GuardedPerformer
+from stillrun_agent.tools import Call, Done, Outcome, _ended_badly
 
 __all__ = ["InlinePerformer", "Made"]
 
@@ -42,7 +43,7 @@ class Made:
     vars: VarsChange | None = None
 
 
-class InlinePerformer(Performer):
+class InlinePerformer(GuardedPerformer):
     """`boundary` is told where the play is, and may raise to end it there."""
 
     def __init__(self, boundary: Callable[[str], None], *, secrets_dir: Path | None) -> None:
@@ -64,9 +65,6 @@ class InlinePerformer(Performer):
         assert tool.reconcile_hook is not None
         watched.reconcile_hook = self._watched(tool.reconcile_hook)
         super().ask_hook(call, watched, args, vars, done)
-
-    def call_model(self, call: Call, ask: Callable[[], ModelReply], done: Done) -> None:
-        super().call_model(call, ask, done)
 
     def _watched(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """The function, its context one that notices a look at the key; async code is awaited."""

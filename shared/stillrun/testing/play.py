@@ -22,6 +22,7 @@ from stillrun.schema import SCHEMA_VERSION
 from stillrun_agent.leases import HeldLease, Leases
 from stillrun_agent.models import ModelFactory
 from stillrun_agent.run_work import RunWork
+from stillrun_agent.secrets import guarded
 from stillrun_store.app import create_app
 from stillrun_store.storage import Engine
 from stillrun_store.store import Store
@@ -37,7 +38,7 @@ __all__ = ["Killed", "Play", "Result", "Stuck", "run_agent"]
 
 RUN = "run"
 LEASE_TTL_S = 10.0
-MAX_ROUNDS = 2_000  # of work, people and time: a run that needs more goes round in a circle
+MAX_ROUNDS = 500  # of work, people and time: a run that needs more goes round in a circle
 CLOSED = ("succeeded", "failed", "cancelled")
 DEFAULT_SEED = 7
 
@@ -116,7 +117,8 @@ class Play:
         self.kills: list[str] = []
         self._people = People(people)
         self._persons = DirectClient(lambda: self._app)
-        self._client = DirectClient(lambda: self._app, idle=self._idle, boundary=self._boundary)
+        direct = DirectClient(lambda: self._app, idle=self._idle, boundary=self._boundary)
+        self._client = guarded(direct, secrets_dir)
         self._performer = InlinePerformer(self._boundary, secrets_dir=secrets_dir)
         self._models = ModelFactory()
         self._new_worker()
