@@ -31,6 +31,7 @@ from .app import create_app
 from .config import BadSetting, Config
 from .models import Endpoint, ModelFactory
 from .registry import Registry
+from .secrets import RedactSecrets, Secrets
 from .worker import Worker
 
 BLOCKING_THREADS = 64  # routes.MAX_WAITING of them may be kept waiting
@@ -84,6 +85,8 @@ def serve(config: Config, worker_id: int, process_name: str, _loader: object, *r
     logging.basicConfig(
         level=config.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(RedactSecrets(Secrets(config.secrets_dir)))
     for setting in fields(config):
         _log.debug("%s = %s", setting.name, getattr(config, setting.name))
     registry = Registry.load(config.modules)

@@ -10,6 +10,7 @@ import importlib.util
 import logging
 import sys
 import traceback
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -48,6 +49,15 @@ class Registry:
         for path in sorted(folder.glob("*.py")) if folder is not None else []:
             if not path.name.startswith("_"):
                 registry._load_file(path)
+        return registry
+
+    @classmethod
+    def of(cls, agents: Iterable[Agent]) -> Registry:
+        """A registry of agents that are there already; ValueError if two have one name."""
+        registry = cls()
+        for agent in agents:
+            agent.check()
+            registry.add(agent)
         return registry
 
     def add(self, agent: Agent, file: str = "") -> None:

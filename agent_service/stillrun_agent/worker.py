@@ -11,11 +11,12 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from stillrun import wire
+from stillrun.agent import Agent
 from stillrun.client import Interrupted, StoreClient, new_id
 from stillrun.errors import SchemaBehind, StillrunError, Unavailable
 from stillrun.schema import SCHEMA_VERSION
@@ -24,7 +25,7 @@ from .leases import HeldLease, Leases
 from .models import ModelFactory
 from .registry import Registry
 from .run_work import RunWork
-from .tools import Performer
+from .secrets import GuardedPerformer, guarded
 
 __all__ = ["Worker"]
 
@@ -36,14 +37,21 @@ GIVE_BACK_S = 5.0  # how long an interrupted claim is repeated, to give back wha
 
 
 class Worker:
-    """One per process. `name` is for people; the id that claims carry is random (`worker_id`)."""
+    """Works on the runs of some agents until it is stopped; the service has one.
+
+    In a process of your own: `with Worker("http://127.0.0.1:8100", [agent]) as worker: ...` starts
+    it, and drains and stops it at the end; another process may host another. client: a StoreClient,
+    which stays open, or the URL of a store. registry: one, or the agents themselves. name: for
+    people; the id that claims carry is random (`worker_id`). What comes from `secrets_dir` is not
+    stored; for your logs there is `secrets.RedactSecrets`.
+    """
 
     def __init__(
         self,
-        client: StoreClient,
-        registry: Registry,
+        client: StoreClient | str,
+        registry: Registry | Iterable[Agent],
         *,
-        name: str,
+        name: str = "worker",
         concurrency: int = 16,
         lease_ttl_s: float = 10.0,
         drain_s: float = 60.0,
@@ -52,9 +60,13 @@ class Worker:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.worker_id = f"{name}-{secrets.token_hex(4)}"
-        self._client, self._registry, self._clock = client, registry, clock
+        self._own_client: StoreClient | None = None
+        if isinstance(client, str):
+            client = self._own_client = StoreClient(client)
+        self._client, self._clock = guarded(client, secrets_dir), clock
+        self._registry = registry if isinstance(registry, Registry) else Registry.of(registry)
         self._concurrency, self._ttl_s, self._drain_s = concurrency, lease_ttl_s, drain_s
-        self._performer = Performer(secrets_dir=secrets_dir)
+        self._performer = GuardedPerformer(secrets_dir=secrets_dir)
         self._models = models or ModelFactory()
         self._leases = Leases(client, self.worker_id, lease_ttl_s, clock=clock)
         self._draining = threading.Event()
@@ -65,6 +77,16 @@ class Worker:
         self._ended: list[RunWork] = []  # with calls that go on
         self._trouble: str | None = "not started"
         self._claims = threading.Thread(target=self._claim_runs, name="claims", daemon=True)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.drain()
+        self.stop()
+        if self._own_client is not None:
+            self._own_client.close()
 
     def start(self) -> None:
         """Begin to claim and to work; returns at once. The store may come up later."""

@@ -109,13 +109,19 @@ class Stack:
     each other. Pytest calls them by longer names: in a container of its own it is on the networks
     of all stacks that are up, where `store` would be any of them.
     `settings` are environment variables per service, on top of those in compose.yaml.
+    `own_agents`: the folder of agents is a volume that begins as the image's and can be written.
     """
 
     def __init__(
-        self, engine: Engine, settings: Mapping[str, Mapping[str, str]] | None = None
+        self,
+        engine: Engine,
+        settings: Mapping[str, Mapping[str, str]] | None = None,
+        *,
+        own_agents: bool = False,
     ) -> None:
         self.engine = engine
         self.settings = settings or {}
+        self.own_agents = own_agents
         self.id = f"{LABEL}-{engine.session}-{secrets.token_hex(2)}"
         self.labels = {**engine.labels, "stillrun-stack": self.id}
         self._containers: dict[str, Container] = {}
@@ -219,6 +225,9 @@ class Stack:
             if source in COMPOSE["volumes"]:
                 made = self.engine.client.volumes.create(f"{self.id}-{source}", labels=self.labels)
                 yield made.name, {"bind": target, "mode": "rw"}
+            elif target == "/agents" and self.own_agents:
+                made = self.engine.client.volumes.create(f"{self.id}-agents", labels=self.labels)
+                yield made.name, {"bind": target, "mode": "rw"}
 
     # -- what tests do to a container
 
@@ -298,9 +307,9 @@ class Stack:
         text: bytes = self._containers[name].logs(tail=lines)
         return text.decode(errors="replace")
 
-    def exec(self, name: str, *argv: str) -> tuple[int, str]:
+    def exec(self, name: str, *argv: str, user: str = "") -> tuple[int, str]:
         """Run a command in the container: exit code and output."""
-        code, output = self._containers[name].exec_run(list(argv))
+        code, output = self._containers[name].exec_run(list(argv), user=user)
         return code, output.decode(errors="replace")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from readme import README, blocks, section, table_variables
 from stillrun_agent.config import Config as AgentConfig
@@ -21,6 +22,16 @@ def test_the_agent_of_the_readme_loads(tmp_path):
     (tmp_path / "travel.py").write_text(code)
     registry = Registry.load(tmp_path)
     assert registry.names() == ["travel"]
+
+
+def test_the_tests_that_the_readme_shows_pass():
+    (code,) = blocks(section("Test your agent"), "python")
+    shown: dict[str, Any] = {}
+    exec(compile(code, "README.md", "exec"), shown)
+    tests = [value for name, value in shown.items() if name.startswith("test_")]
+    assert len(tests) == 2
+    for test in tests:
+        test()
 
 
 def test_every_route_of_the_store_is_in_the_readme(tmp_path):

@@ -87,8 +87,9 @@ class Rule:
 
 RULES = [
     Rule(
-        says="shared imports neither service",
+        says="shared imports neither service; its test kit, loaded by tests alone, plays both",
         within=("stillrun",),
+        homes=("stillrun.testing",),
         names=("stillrun_store", "stillrun_agent", "agents"),
         plant=("stillrun.client", "from stillrun_store import app"),
     ),
@@ -103,6 +104,13 @@ RULES = [
         within=("stillrun_agent",),
         names=("stillrun_store",),
         plant=("stillrun_agent.worker", "import stillrun_store.storage as s"),
+    ),
+    Rule(
+        says="the test kit is for tests: nothing that runs in a service loads it",
+        within=PRODUCT,
+        homes=("stillrun.testing",),
+        names=("stillrun.testing",),
+        plant=("stillrun.agent", "from .testing import run_agent"),
     ),
     Rule(
         says="no product code imports tests",
