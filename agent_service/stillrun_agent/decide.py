@@ -18,7 +18,7 @@ from stillrun.reducers import fold_into
 from stillrun.schema import SCHEMA_VERSION
 from stillrun.state import Control, Effect, State
 
-from .plan import intent, plan_next
+from .plan import Pause, intent, plan_next
 
 __all__ = ["Decision", "decide_next", "still_unknown", "tried"]
 
@@ -34,11 +34,13 @@ class Decision:
     """What to append, and which effects in doubt to ask the callee about.
 
     `facts` hold whatever came meanwhile; where there are some, decide again with them folded.
+    `pause`: why the run cannot go on; it comes without events, and a person is to look.
     """
 
     facts: tuple[Data, ...] = ()
     events: tuple[Data, ...] = ()
     reconcile: tuple[str, ...] = ()
+    pause: str | None = None
 
 
 def decide_next(
@@ -64,7 +66,10 @@ def decide_next(
     if control.effects:
         events = _start(agent, control, now_ms, in_flight)
     elif control.pending or not control.waits:
-        events = plan_next(agent, state)
+        planned_next = plan_next(agent, state)
+        if isinstance(planned_next, Pause):
+            return Decision(pause=planned_next.reason)
+        events = planned_next
         # Planned and intended in one append: the plan stands before its intents in the same frame.
         if any(isinstance(event, ev.PlanMade) for event in events):
             planned = tried(state, events, now_ms)

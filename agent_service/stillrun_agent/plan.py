@@ -1,13 +1,15 @@
 """What to plan when nothing is planned: the model is asked, or the author's `decide` is.
 
-Always: at least one event comes of it, or the run would be decided for ever; what the author's
-code raises ends the run with its text, never the worker.
+Always: at least one event comes of it or a pause, or the run would be decided for ever; what the
+author's code raises pauses the run with its place, and never ends the run or the worker.
 """
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from stillrun import events as ev
@@ -17,7 +19,23 @@ from stillrun.state import Control, Effect, State, Wait, view
 from stillrun.status import status
 from stillrun.values import args_digest, rfc3339, same
 
-__all__ = ["intent", "model_name", "plan_next"]
+__all__ = ["Pause", "intent", "model_name", "plan_next"]
+
+MAX_REASON_CHARS = 2_000  # a pause is read by people, it is no dump
+MAX_FRAMES = 4  # of a traceback: the call that failed, and how the author's code came to it
+
+# Final errors of a model that somebody can mend while the run waits: to end it would lose its work.
+MENDABLE = {
+    "context_too_long": "shorten its messages, or give the agent a model with more room",
+    "key_refused": "see MODEL_KEY_FILE",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Nothing can be planned as things stand; a person mends it and unpauses the run."""
+
+    reason: str
 
 
 def intent(control: Control, effect: Effect, *, on_doubt: ev.OnDoubt, writes: bool) -> Data:
@@ -36,7 +54,7 @@ def intent(control: Control, effect: Effect, *, on_doubt: ev.OnDoubt, writes: bo
     )
 
 
-def plan_next(agent: Agent, state: State) -> list[Data]:
+def plan_next(agent: Agent, state: State) -> list[Data] | Pause:
     """Decisions for a run without live effects: a plan, a model call, questions, or the end."""
     if agent.decide_fn is not None:
         return _by_code(agent, agent.decide_fn, state)
@@ -61,10 +79,14 @@ def model_name(agent: Agent) -> str:
     return str(getattr(agent.model, "name", type(agent.model).__name__))
 
 
-def _by_model(agent: Agent, state: State) -> list[Data]:
+def _by_model(agent: Agent, state: State) -> list[Data] | Pause:
     control = state.control
     messages = [] if state.content is None else state.content.messages
     if control.model_error is not None:
+        advice = MENDABLE.get(control.model_error_type or "")
+        if advice is not None:
+            said = control.model_error[: MAX_REASON_CHARS // 2]
+            return Pause(f"{control.model_error_type}: {said}; {advice}")
         return _failed("model_error", control.model_error)
     last = messages[-1] if messages else None
     if last is not None and last["role"] == "assistant" and not control.unread:
@@ -83,15 +105,14 @@ def _by_model(agent: Agent, state: State) -> list[Data]:
     return [intent(control, effect, on_doubt="retry", writes=False)]
 
 
-def _by_code(agent: Agent, decide: Callable[[ReadState], Any], state: State) -> list[Data]:
+def _by_code(agent: Agent, decide: Callable[[ReadState], Any], state: State) -> list[Data] | Pause:
     control = state.control
     try:
         answered = decide(ReadState(view(state, status(control))))
         commands = list(answered) if isinstance(answered, list | tuple) else [answered]
         _check_commands(commands)
     except Exception as error:
-        last_line = traceback.format_exception_only(error)[-1].strip()
-        return _failed("decide_error", last_line)
+        return Pause(f"decide_error: {_told(error, decide)}")
     first = commands[0]
     if isinstance(first, Succeed):
         return [ev.RunSucceeded(output=first.output)]
@@ -109,6 +130,20 @@ def _by_code(agent: Agent, decide: Callable[[ReadState], Any], state: State) -> 
         ]
         events.append(ev.PlanMade(calls=planned))
     return events + _questions(control, [c for c in commands if isinstance(c, Ask)], bool(calls))
+
+
+def _told(error: Exception, code: Callable[..., Any]) -> str:
+    """What the author's code raised in a line, with the places that led to it, last first."""
+    text = traceback.format_exception_only(error)[-1].strip()[: MAX_REASON_CHARS // 2]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
+    places = [
+        f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"
+        for frame in reversed(frames[-MAX_FRAMES:])
+    ]
+    if not places and (body := getattr(code, "__code__", None)) is not None:
+        places = [f"{Path(body.co_filename).name}:{body.co_firstlineno} in {body.co_name}"]
+    reason = f"{text} at {', from '.join(places)}" if places else text
+    return reason[:MAX_REASON_CHARS].encode(errors="replace").decode()
 
 
 def _check_commands(commands: list[Any]) -> None:

@@ -158,7 +158,7 @@ class RunLog:
             if error.status != 409 or isinstance(error, Fenced | RunClosed):
                 raise
             _log.debug("run=%s epoch=%d refused: %s", self.run, self.epoch, error.detail)
-            return False, self._after_refusal(error)
+            return False, self.after_refusal(error)
         self._parcels = []
         taken = answer.decisions == "taken"
         own = facts + (decided if taken else [])
@@ -194,7 +194,8 @@ class RunLog:
         )
         fold_into(self.state, page.events)
 
-    def _after_refusal(self, error: Refused) -> bool:
+    def after_refusal(self, error: Refused) -> bool:
+        """Fold what was written meanwhile; True if there was something."""
         head_seq = error.facts.get("head_seq")
         if not isinstance(head_seq, int):
             head_seq = patiently(lambda: self._client.run(self.run), self.run)["head_seq"]

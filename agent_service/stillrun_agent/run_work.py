@@ -7,6 +7,7 @@ decided anew from what the store has; once the epoch is superseded nothing start
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 import time
@@ -150,20 +151,23 @@ class RunWork:
         """One round: what has arrived, what to do about it, one append, and the calls it allows."""
         for outcome, in_time in self._flights.take():
             self._take(outcome, in_time)
-        decisions, asked = self._decide()
+        decisions, asked, pause = self._decide()
         if self._log.has_facts or decisions:
             self._append(decisions)
+        elif pause is not None:
+            self._pause(pause)
         elif not asked:
             self._rest()
         self._start_intended()
         self._end_if_over()
 
-    def _decide(self) -> tuple[list[Data], bool]:
-        """Decisions on top of the facts that wait, and whether a callee was asked about a doubt."""
+    def _decide(self) -> tuple[list[Data], bool, str | None]:
+        """Decisions on top of the facts that wait, whether a callee was asked about a doubt, and
+        why the run is to be paused."""
         now_ms = self._now_ms()
         state = self._log.ahead(now_ms)
         if self._draining.is_set() or self.lease.lost or self._intended or not self._log.is_mine:
-            return [], False
+            return [], False, None
         busy = self._flights.busy()
         decision = decide_next(self._agent, state, now_ms, busy)
         if decision.facts:
@@ -172,7 +176,7 @@ class RunWork:
             state = self._log.ahead(now_ms)
             decision = decide_next(self._agent, state, now_ms, busy)
         asked = [self._ask(state.control.effects[effect]) for effect in decision.reconcile]
-        return list(decision.events), any(asked)
+        return list(decision.events), any(asked), decision.pause
 
     def _take(self, outcome: Outcome, in_time: bool) -> None:
         """Note the facts of an outcome, if it still says something."""
@@ -200,7 +204,34 @@ class RunWork:
             failed = {data.effect for data in decisions if isinstance(data, EffectFailed)}
             intents = [data for data in decisions if isinstance(data, EffectIntended)]
             self._intended += [data for data in intents if data.effect not in failed]
-        if taken or moved or not (decisions or self._log.has_facts):
+        self._count(taken or moved or not (decisions or self._log.has_facts))
+
+    def _pause(self, reason: str) -> None:
+        """Pause the run as a person would; all facts have landed. The next holder of a run whose
+        worker died before it decides the same, from the same state."""
+        if not self._lease_holds():  # another may hold the run by now: a renewal tells
+            with self._changed:
+                self._changed.wait(REFUSAL_WAIT_S)
+            return
+        control = self._log.state.control
+        # The same for every holder at this seq: one that was overtaken pauses nothing later on.
+        named = f"pause.{control.run}.{control.log_id}.{control.seq}"
+        by = wire.By(
+            by=self._worker, reason=reason, id=hashlib.sha256(named.encode()).hexdigest()[:32]
+        )
+        try:
+            paused = patiently(lambda: self._client.pause(self.run, by, stop=self._stop), self.run)
+        except Refused as error:
+            if isinstance(error, RunClosed | RunDeleted) or error.status not in (409, 422):
+                raise
+            self._count(self._log.after_refusal(error))
+        else:
+            self._say(logging.WARNING, f"paused: {reason}")
+            self._count(self._log.catch_up(paused["head_seq"]))
+
+    def _count(self, progress: bool) -> None:
+        """A defect that is refused again and again must not spin: the run is given back."""
+        if progress:
             self._refusals = 0
             return
         self._refusals += 1

@@ -147,6 +147,7 @@ class Control(msgspec.Struct, kw_only=True, omit_defaults=True):
     model_at: int = 0  # where the reply of the open model call goes: before what came meanwhile
     pending: bool = False  # `decide` has something new to look at
     model_error: str | None = None
+    model_error_type: str | None = None
     unread: list[str] = []
     signals: list[Signal] = []
     paused: str | None = None

@@ -56,7 +56,7 @@ def _happened(state: State, effect: Effect, result: Any, blob: Any, seq: int) ->
     if effect.kind == "model":
         reply = model_reply(result)
         control.effects = {k: e for k, e in control.effects.items() if k != effect.effect}
-        control.model_error = None
+        control.model_error = control.model_error_type = None
         if control.cancel is not None:  # what the model wants is not planned any more
             reply = ModelReply(content=reply.content)
         calls = [(call.name, call.args) for call in reply.calls]
@@ -105,6 +105,7 @@ def effect_failed(state: State, data: ev.EffectFailed, event: Event) -> None:
         return
     if effect.kind == "model":
         control.model_error = data.error.message
+        control.model_error_type = data.error.type
     answer(state, effect, "failed", msgspec.to_builtins(data.error), event.seq)
 
 

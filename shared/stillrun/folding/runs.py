@@ -91,7 +91,7 @@ def run_paused(state: State, data: ev.RunPaused, event: Event) -> None:
 
 def run_unpaused(state: State, data: ev.RunUnpaused, event: Event) -> None:
     control = state.control
-    control.paused, control.model_error = None, None
+    control.paused = control.model_error = control.model_error_type = None
     control.idle_grants = 0
     if not control.effects and not control.waits:
         control.pending = True

@@ -93,7 +93,7 @@ def message_added(state: State, data: ev.MessageAdded, event: Event) -> None:
     control = state.control
     message = {"id": data.message, "role": data.role, "content": data.content}
     say(state, None, message if data.by is None else message | {"by": data.by})
-    control.model_error = None
+    control.model_error = control.model_error_type = None
     wait = next((w for w in control.waits.values() if w.kind == "message"), None)
     if wait is None:
         control.unread = [*control.unread, data.message]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from stillrun import Agent, Approval, Ask, Call, DidNotHappen, Fail, Reply, Succeed, tool
 from stillrun import events as ev
 from stillrun.codec import encode_state
 from stillrun.events import make_key
-from stillrun.values import args_digest
-from stillrun_agent.decide import still_unknown
+from stillrun.values import args_digest, validate
+from stillrun_agent.decide import Decision, still_unknown
 
 
 @tool
@@ -330,20 +332,55 @@ def test_a_run_ends_as_the_code_says(story, command, told):
 @pytest.mark.parametrize(
     "answer", [[], None, "Call", [Succeed(), Call("look")], [Ask("?"), Fail("x")]], ids=repr
 )
-def test_what_is_no_command_ends_the_run_with_its_text(story, answer):
-    (failed,) = story(by_code(answer, answer)).go()
-    assert failed.error.type == "decide_error"
+def test_what_is_no_command_pauses_the_run_with_its_text_and_place(story, answer):
+    decision = story(by_code(answer, answer)).decide()
+    assert decision.events == ()
+    assert decision.pause.startswith("decide_error: TypeError: decide answered")
+    assert re.search(r" at test_decide.py:[0-9]+ in <lambda>$", decision.pause)
 
 
-def test_what_decide_raises_ends_the_run_with_its_last_line(story):
+def test_what_decide_raises_pauses_the_run_with_the_line_that_raised(story):
     agent = Agent("a")
 
     @agent.decide
     def next_step(state):
-        return state.input["route"]
+        return route_of(state.input)
 
-    (failed,) = story(agent, input={}).go()
-    assert failed.error == ev.Problem(type="decide_error", message="KeyError: 'route'")
+    def route_of(given):
+        return given["route"]
+
+    decision = story(agent, input={}).decide()
+    line = route_of.__code__.co_firstlineno + 1
+    reason = f"decide_error: KeyError: 'route' at test_decide.py:{line} in route_of"
+    assert decision.pause.startswith(f"{reason}, from test_decide.py:")
+    assert decision.events == ()
+
+
+def test_the_reason_of_a_pause_is_bounded_and_can_be_stored(story):
+    agent = Agent("a")
+
+    @agent.decide
+    def next_step(state):
+        raise ValueError("\ud800" + "x" * 10_000)
+
+    reason = story(agent).decide().pause
+    assert len(reason) <= 2_100
+    validate(reason)
+
+
+def test_a_pause_is_decided_alike_by_the_next_holder_and_gone_once_the_code_is_mended(story):
+    s = story(by_code([], Call("look")))
+    first = s.decide().pause
+    s.crash()
+    broken = by_code([])
+    mended, s.agent = s.agent, broken
+    assert s.decide().pause.split(" at ")[0] == first.split(" at ")[0]
+    s.tell(ev.RunPaused(reason=first))
+    assert s.decide() == Decision()
+    s.agent = mended
+    s.tell(ev.RunUnpaused())
+    s.lease()
+    assert names(s.go()) == ["plan_made", "effect_intended"]
 
 
 def test_a_run_that_plans_for_ever_is_ended(story):
@@ -456,6 +493,21 @@ def test_a_model_that_failed_fails_the_run(story):
     s.tell(ev.EffectFailed(effect="e1", error=ev.Problem(type="x", message="no quota")))
     (failed,) = s.go()
     assert failed.error == ev.Problem(type="model_error", message="no quota")
+
+
+@pytest.mark.parametrize("code", ["context_too_long", "key_refused"])
+def test_what_a_person_can_mend_about_a_model_pauses_until_the_unpause_asks_again(story, code):
+    s = story(by_model())
+    s.go()
+    s.tell(ev.EffectFailed(effect="e1", error=ev.Problem(type=code, message="it said no")))
+    s.crash()  # between the outcome and the pause: the next holder decides the same
+    decision = s.decide()
+    assert decision.pause.startswith(f"{code}: it said no; ")
+    assert decision.events == ()
+    s.tell(ev.RunPaused(reason=decision.pause), ev.RunUnpaused())
+    s.lease()
+    (again,) = s.go()
+    assert (again.effect, again.kind) == ("e2", "model")
 
 
 def test_a_model_that_calls_for_ever_is_ended(story):
