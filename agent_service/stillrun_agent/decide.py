@@ -18,6 +18,7 @@ from stillrun.reducers import fold_into
 from stillrun.schema import SCHEMA_VERSION
 from stillrun.state import Control, Effect, State
 
+from .budgets import used_up
 from .plan import Pause, intent, plan_next
 
 __all__ = ["Decision", "decide_next", "still_unknown", "tried"]
@@ -76,7 +77,17 @@ def decide_next(
             events += _start(agent, planned.control, now_ms, in_flight)
     else:
         events = []
+    over = used_up(agent, control, now_ms)
+    if over is not None and any(_uses_more(event) for event in events):
+        return Decision(reconcile=tuple(reconcile), pause=over)
     return Decision(events=tuple(events), reconcile=tuple(reconcile))
+
+
+def _uses_more(event: Data) -> bool:
+    """Whether it takes the run further: an end does not, nor does listening for a message."""
+    if isinstance(event, ev.WaitOpened):
+        return event.kind != "message"
+    return not isinstance(event, ev.RunSucceeded | ev.RunFailed)
 
 
 def tried(state: State, events: list[Data], now_ms: int) -> State:

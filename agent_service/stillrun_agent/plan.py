@@ -19,6 +19,8 @@ from stillrun.state import Control, Effect, State, Wait, view
 from stillrun.status import status
 from stillrun.values import args_digest, rfc3339, same
 
+from .budgets import over_steps
+
 __all__ = ["Pause", "intent", "model_name", "plan_next"]
 
 MAX_REASON_CHARS = 2_000  # a pause is read by people, it is no dump
@@ -65,11 +67,6 @@ def _failed(kind: str, message: str) -> list[Data]:
     return [ev.RunFailed(error=ev.Problem(type=kind, message=message))]
 
 
-def _max_steps(agent: Agent, control: Control) -> int:
-    limit = control.limits.steps
-    return agent.max_steps if limit is None else min(agent.max_steps, limit)
-
-
 def model_name(agent: Agent) -> str:
     """How the model of an agent is called in its log."""
     if agent.model is None:
@@ -91,9 +88,8 @@ def _by_model(agent: Agent, state: State) -> list[Data] | Pause:
     last = messages[-1] if messages else None
     if last is not None and last["role"] == "assistant" and not control.unread:
         return [ev.RunSucceeded(output=last["content"])]
-    limit = _max_steps(agent, control)
-    if control.ordinal >= limit:
-        return _failed("max_steps", f"{limit} steps were made, and the run has not ended")
+    if (over := over_steps(agent, control, 1)) is not None:
+        return Pause(over)
     name = model_name(agent)
     effect = Effect(
         effect=f"e{control.ordinal + 1}",
@@ -119,9 +115,8 @@ def _by_code(agent: Agent, decide: Callable[[ReadState], Any], state: State) -> 
     if isinstance(first, Fail):
         return _failed(first.type, first.message)
     calls = [command for command in commands if isinstance(command, Call)]
-    limit = _max_steps(agent, control)
-    if control.ordinal + len(calls) > limit:
-        return _failed("max_steps", f"more than {limit} steps")
+    if (over := over_steps(agent, control, len(calls))) is not None:
+        return Pause(over)
     events: list[Data] = []
     if calls:
         planned = [

@@ -141,6 +141,9 @@ def _add_agents(app: Flask, registry: Registry) -> None:
         shown = _summary(registry, agent) | {
             "instructions": agent.instructions,
             "max_steps": agent.max_steps,
+            "max_tokens": agent.max_tokens,
+            "max_cost": agent.max_cost,
+            "max_wall_s": agent.max_wall_s,
             "input_schema": agent.input_schema,
             "tools": [_show_tool(tool) for tool in agent.tools.values()],
         }

@@ -31,6 +31,7 @@ from stillrun.errors import (
 from stillrun.events import Data, EffectFailed, EffectIntended, ModelReply, Problem, RunFailed
 from stillrun.state import Effect
 
+from .budgets import priced
 from .calls import call_of, hook_call_of, model_request, not_started, still_says
 from .decide import decide_next
 from .flights import Flights
@@ -279,7 +280,8 @@ class RunWork:
     def _question(self, effect: Effect) -> Callable[[], ModelReply]:
         request = model_request(self._agent, self._log.state, effect)
         # Which model it is, is looked up within the call: what goes wrong there is its outcome.
-        return lambda: self._models.for_agent(self._agent).reply(request)
+        agent = self._agent
+        return lambda: priced(agent, effect.name, self._models.for_agent(agent).reply(request))
 
     def _lease_holds(self) -> bool:
         return self.lease.may_start(self._clock())

@@ -7,6 +7,7 @@ loaded (AuthoringError).
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -18,6 +19,7 @@ from .signatures import (
     AuthoringError,
     BadArguments,
     authors_name,
+    authors_seconds,
     is_generator,
     json_schema,
     strict_type,
@@ -63,6 +65,11 @@ class Agent:
     the service's MODEL_URL, or an object that can `reply`. Left out, it is the one that MODEL_NAME
     names, and without that the offline model, which `offline` gives candidate replies; "offline"
     always names that one. input_schema: the type of a run's input.
+
+    max_steps (calls of tools and models), max_tokens, max_cost and max_wall_s (since the run was
+    created, waits included) are budgets: reaching one pauses the run; limits that a run is started
+    or unpaused with come before them. prices: by a model's name, what a million tokens read and a
+    million written cost, in a currency of your own.
     """
 
     def __init__(
@@ -73,14 +80,27 @@ class Agent:
         instructions: str = "",
         tools: Sequence[Tool] = (),
         max_steps: int = 100,
+        max_tokens: int | None = None,
+        max_cost: float | None = None,
+        max_wall_s: float | None = None,
+        prices: Mapping[str, tuple[float, float]] | None = None,
         model: Any = None,
         offline: Script | None = None,
         input_schema: Any = None,
     ) -> None:
         self.name: str = authors_name(name, "agent")
-        for value, what in ((version, "version"), (max_steps, "max_steps")):
+        wholes = {"version": version, "max_steps": max_steps}
+        if max_tokens is not None:
+            wholes["max_tokens"] = max_tokens
+        for what, value in wholes.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise AuthoringError(f"agent {name!r}: {what} is a whole number from 1")
+        authors_seconds(max_wall_s, f"agent {name!r}: max_wall_s")
+        if max_cost is not None and not (_is_amount(max_cost) and max_cost > 0):
+            raise AuthoringError(f"agent {name!r}: max_cost is a number above 0")
+        if max_cost is not None and not prices and (model is None or isinstance(model, str)):
+            # Nothing would ever be counted, and the budget would never be reached.
+            raise AuthoringError(f"agent {name!r}: max_cost needs prices")
         if not isinstance(instructions, str):
             raise AuthoringError(f"agent {name!r}: instructions is a text")
         named = isinstance(model, str)
@@ -97,6 +117,10 @@ class Agent:
         self.version = version
         self.instructions = instructions
         self.max_steps = max_steps
+        self.max_tokens = max_tokens
+        self.max_cost = max_cost
+        self.max_wall_s = max_wall_s
+        self.prices: Mapping[str, tuple[float, float]] = MappingProxyType(_prices(name, prices))
         self.model = model
         self.offline = offline
         self.tools: Mapping[str, Tool] = MappingProxyType(_by_name(name, tools))
@@ -133,6 +157,23 @@ class Agent:
                     f"agent {self.name!r}: tool {each.name!r} has on_doubt='reconcile' and no "
                     f"@{each.name}.reconcile hook"
                 )
+
+
+def _is_amount(value: object) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and math.isfinite(value) and value >= 0  # type: ignore[arg-type, operator]
+
+
+def _prices(agent: str, prices: Mapping[str, Any] | None) -> dict[str, tuple[float, float]]:
+    found: dict[str, tuple[float, float]] = {}
+    for model, price in (prices or {}).items():
+        pair = tuple(price) if isinstance(price, list | tuple) else ()
+        if len(pair) != 2 or not all(_is_amount(amount) for amount in pair):
+            raise AuthoringError(
+                f"agent {agent!r}: the price of {model!r} is two amounts: of a million in, and out"
+            )
+        found[model] = (float(pair[0]), float(pair[1]))
+    return found
 
 
 def _is_plain_function(fn: object) -> bool:

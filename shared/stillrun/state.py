@@ -140,6 +140,8 @@ class Control(msgspec.Struct, kw_only=True, omit_defaults=True):
     ordinal: int = 0  # of the last effect given one
     wait_count: int = 0
     message_count: int = 0
+    tokens: int = 0  # of models, read and written
+    cost: float = 0.0
     premise_count: int = 0
     effects: dict[str, Effect] = {}
     waits: dict[str, Wait] = {}

@@ -13,7 +13,16 @@ from stillrun import events as ev
 from stillrun.errors import CheckRefused, EffectNotFound, InvalidBody, WaitNotFound, WaitNotOpen
 from stillrun.state import State, Wait, view_wait
 from stillrun.values import check_event_id, check_name
-from stillrun.wire import AnswerWait, Appended, By, SendMessage, SendSignal, SettleEffect, Verdict
+from stillrun.wire import (
+    AnswerWait,
+    Appended,
+    By,
+    SendMessage,
+    SendSignal,
+    SettleEffect,
+    Unpause,
+    Verdict,
+)
 
 from .append import write
 from .drafts import Draft, new_event_id
@@ -70,9 +79,9 @@ def pause(store: Store, run: str, body: By) -> Result:
     return write(store, run, [Draft(type="run_paused", data=data, id=_id(body.id))])
 
 
-def unpause(store: Store, run: str, body: By) -> Result:
-    """Go on where the run was paused."""
-    data = ev.RunUnpaused(by=body.by, reason=body.reason)
+def unpause(store: Store, run: str, body: Unpause) -> Result:
+    """Go on where the run was paused, with the limits that are given raised or lowered."""
+    data = ev.RunUnpaused(by=body.by, reason=body.reason, limits=body.limits)
     return write(store, run, [Draft(type="run_unpaused", data=data, id=_id(body.id))])
 
 

@@ -466,6 +466,18 @@ def test_a_pause_holds_and_an_unpause_goes_on(door):
     door.worker()
 
 
+def test_an_unpause_replaces_the_limits_that_it_gives_and_no_others(door):
+    door.start(limits={"steps": 5, "tokens": 100})
+    good(door.post("/runs/r/pause"), 201)
+    with nobody_is_changed(door):
+        refused(door.post("/runs/r/unpause", {"limits": {"tokens": 0}}), 422, "invalid_body")
+        refused(door.post("/runs/r/unpause", {"limits": {"tokens": "9"}}), 422, "invalid_body")
+        refused(door.post("/runs/r/pause", {"limits": {"tokens": 9}}), 422, "invalid_body")
+    good(door.post("/runs/r/unpause", {"limits": {"tokens": 900, "cost": 1.5}}), 201)
+    control = good(door.get("/runs/r/state")).body["state"]["control"]
+    assert control["limits"] == {"steps": 5, "tokens": 900, "cost": 1.5}
+
+
 @pytest.mark.parametrize("kind", ["tool", "model"])
 @pytest.mark.parametrize("outcome", ["happened", "did_not_happen"])
 def test_a_person_settles_a_doubt_and_the_run_goes_on(door, outcome, kind):

@@ -93,6 +93,10 @@ def run_unpaused(state: State, data: ev.RunUnpaused, event: Event) -> None:
     control = state.control
     control.paused = control.model_error = control.model_error_type = None
     control.idle_grants = 0
+    if data.limits is not None:
+        given = msgspec.structs.asdict(data.limits)
+        raised = {name: limit for name, limit in given.items() if limit is not None}
+        control.limits = replace(control.limits, **raised)
     if not control.effects and not control.waits:
         control.pending = True
 

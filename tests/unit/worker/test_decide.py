@@ -383,19 +383,20 @@ def test_a_pause_is_decided_alike_by_the_next_holder_and_gone_once_the_code_is_m
     assert names(s.go()) == ["plan_made", "effect_intended"]
 
 
-def test_a_run_that_plans_for_ever_is_ended(story):
+def test_a_run_that_plans_for_ever_is_paused(story):
     s = story(by_code(Call("look"), max_steps=2))
     for effect in ("e1", "e2"):
         s.go()
         s.did(effect)
-    (failed,) = s.go()
-    assert failed.error.type == "max_steps"
+    assert s.decide() == Decision(pause="budget: 3 of 2 steps")
 
 
-def test_the_limit_of_the_run_holds_beside_the_agents(story):
-    s = story(by_code([Call("look"), Call("look")]), limits=ev.Limits(steps=1))
-    (failed,) = s.go()
-    assert failed.error.type == "max_steps"
+@pytest.mark.parametrize(("limit", "fits"), [(1, False), (2, True)])
+def test_the_steps_a_run_was_given_come_before_its_agents(story, limit, fits):
+    agent = by_code([Call("look"), Call("look")], max_steps=3 - limit)
+    decision = story(agent, limits=ev.Limits(steps=limit)).decide()
+    assert decision.pause == (None if fits else "budget: 2 of 1 steps")
+    assert bool(decision.events) is fits
 
 
 def test_a_question_is_opened_with_its_deadline(story):
@@ -510,14 +511,13 @@ def test_what_a_person_can_mend_about_a_model_pauses_until_the_unpause_asks_agai
     assert (again.effect, again.kind) == ("e2", "model")
 
 
-def test_a_model_that_calls_for_ever_is_ended(story):
+def test_a_model_that_calls_for_ever_is_paused(story):
     s = story(by_model(max_steps=2))
     s.go()
     s.did("e1", reply(None, ("look", {})))
     s.go()
     s.did("e2")
-    (failed,) = s.go()
-    assert failed.error.type == "max_steps"
+    assert s.decide() == Decision(pause="budget: 3 of 2 steps")
 
 
 # --- purity
