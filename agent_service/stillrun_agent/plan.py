@@ -7,13 +7,25 @@ author's code raises pauses the run with its place, and never ends the run or th
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stillrun import events as ev
-from stillrun.agent import Agent, Ask, Call, Command, Fail, ReadState, Succeed
+from stillrun.agent import (
+    Agent,
+    Ask,
+    Call,
+    Command,
+    Fail,
+    Listen,
+    ReadState,
+    Sleep,
+    Succeed,
+    WaitSignal,
+)
+from stillrun.commands import Waiting
 from stillrun.events import Data, make_key
 from stillrun.state import Control, Effect, State, Wait, view
 from stillrun.status import status
@@ -124,7 +136,8 @@ def _by_code(agent: Agent, decide: Callable[[ReadState], Any], state: State) -> 
             for at, call in enumerate(calls)
         ]
         events.append(ev.PlanMade(calls=planned))
-    return events + _questions(control, [c for c in commands if isinstance(c, Ask)], bool(calls))
+    waits = [command for command in commands if isinstance(command, Waiting)]
+    return events + _open_waits(control, waits, planned=bool(calls))
 
 
 def _told(error: Exception, code: Callable[..., Any]) -> str:
@@ -143,53 +156,63 @@ def _told(error: Exception, code: Callable[..., Any]) -> str:
 
 def _check_commands(commands: list[Any]) -> None:
     if not commands:
-        raise TypeError("decide answered no command: an idle run has at least one Ask")
+        raise TypeError("decide answered no command: an idle run waits for something")
     for command in commands:
         if not isinstance(command, Command):
-            raise TypeError(f"decide answered {command!r:.200}, no Call, Ask, Succeed or Fail")
+            raise TypeError(f"decide answered {command!r:.200}, no command")
         if isinstance(command, Succeed | Fail) and len(commands) > 1:
             raise TypeError(f"decide answered {type(command).__name__} beside other commands")
 
 
-def _questions(control: Control, asks: list[Ask], planned: bool) -> list[Data]:
+def _open_waits(control: Control, commands: Sequence[Waiting], planned: bool) -> list[Data]:
     """Open what is not open yet. At least one event, or the run would be decided for ever."""
     events: list[Data] = []
     waits = control.wait_count
     again: Wait | None = None
     taken: set[str] = set()
-    for ask in asks:
+    for command in commands:
+        wanted = _wait_for(command, f"w{waits + 1}")
         old = next(
-            (w for w in control.waits.values() if w.wait not in taken and _asks(w, ask)), None
+            (w for w in control.waits.values() if w.wait not in taken and _is_same(w, wanted)), None
         )
         if old is not None:
             taken.add(old.wait)
             again = again or old
             continue
         waits += 1
-        events.append(
-            ev.WaitOpened(
-                wait=f"w{waits}",
-                kind="question",
-                prompt=ask.prompt,
-                in_s=ask.deadline_s,
-                default=ask.default,
-            )
-        )
+        events.append(wanted)
     if events or planned or again is None:
         return events
-    # All stand open already: the same question again, with the deadline that it had.
-    due = None if again.due_ms is None else rfc3339(again.due_ms)
+    # All stand open already: the same wait again, with the deadline that it had.
     return [
         ev.WaitResolved(wait=again.wait, reason="reopened"),
         ev.WaitOpened(
             wait=f"w{waits + 1}",
-            kind="question",
+            kind=again.kind,
             prompt=again.prompt,
-            due=due,
+            name=again.name,
+            due=None if again.due_ms is None else rfc3339(again.due_ms),
             default=again.default,
         ),
     ]
 
 
-def _asks(wait: Wait, ask: Ask) -> bool:
-    return wait.kind == "question" and wait.prompt == ask.prompt and same(wait.default, ask.default)
+def _wait_for(command: Waiting, wait: str) -> ev.WaitOpened:
+    match command:
+        case Ask(prompt, deadline_s=in_s, default=default):
+            return ev.WaitOpened(
+                wait=wait, kind="question", prompt=prompt, in_s=in_s, default=default
+            )
+        case Sleep(seconds):
+            return ev.WaitOpened(wait=wait, kind="timer", prompt=f"{seconds} s", in_s=seconds)
+        case WaitSignal(name, deadline_s=in_s, default=default):
+            return ev.WaitOpened(wait=wait, kind="signal", name=name, in_s=in_s, default=default)
+        case Listen():
+            return ev.WaitOpened(wait=wait, kind="message")
+
+
+def _is_same(wait: Wait, wanted: ev.WaitOpened) -> bool:
+    """Whether an open wait is the one that is asked for; how long it has been open is no matter."""
+    return (wait.kind, wait.prompt, wait.name) == (wanted.kind, wanted.prompt, wanted.name) and (
+        same(wait.default, wanted.default)
+    )

@@ -13,7 +13,19 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from .commands import Ask, Call, Command, Fail, ReadState, Reply, Succeed, Turn
+from .commands import (
+    Ask,
+    Call,
+    Command,
+    Fail,
+    Listen,
+    ReadState,
+    Reply,
+    Sleep,
+    Succeed,
+    Turn,
+    WaitSignal,
+)
 from .context import Context, NotDone, Secret, SecretMissing, Vars
 from .signatures import (
     AuthoringError,
@@ -38,16 +50,19 @@ __all__ = [
     "DidNotHappen",
     "Fail",
     "Happened",
+    "Listen",
     "NotDone",
     "ReadState",
     "Reply",
     "Secret",
     "SecretMissing",
+    "Sleep",
     "Succeed",
     "Tool",
     "Turn",
     "Unknown",
     "Vars",
+    "WaitSignal",
     "tool",
 ]
 

@@ -70,6 +70,22 @@ def test_either_a_model_decides_or_code_does(other):
         Agent("a", **other).decide(lambda state: Succeed())
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: stillrun.Sleep(0),
+        lambda: stillrun.Sleep(None),
+        lambda: stillrun.Sleep("5"),
+        lambda: stillrun.WaitSignal("no spaces"),
+        lambda: stillrun.WaitSignal("go", deadline_s=-1),
+        lambda: stillrun.WaitSignal("go", default=object()),
+    ],
+)
+def test_a_wait_that_cannot_be_is_refused_where_it_is_written(wrong):
+    with pytest.raises(AuthoringError):
+        wrong()
+
+
 def test_code_that_decides_is_one_plain_function():
     agent = Agent("a")
     with pytest.raises(AuthoringError, match="plain function"):

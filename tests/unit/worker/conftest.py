@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from stillrun import events as ev
 from stillrun import wire
@@ -25,6 +26,7 @@ from stillrun.events import Data, Event
 from stillrun.reducers import fold_into
 from stillrun.schema import SCHEMA_VERSION
 from stillrun.state import Effect, State, new_state
+from stillrun.values import rfc3339
 from stillrun_agent.decide import Decision, decide_next
 from stillrun_agent.registry import Registry
 from stillrun_agent.worker import Worker
@@ -49,6 +51,9 @@ class Story:
     def tell(self, *data: Data) -> None:
         """Events that others write, or outcomes."""
         for each in data:
+            if isinstance(each, ev.WaitOpened) and each.in_s is not None:  # as the store writes it
+                due = rfc3339(self.now_ms + round(each.in_s * 1000))
+                each = replace(each, in_s=None, due=due)
             event = Event(
                 seq=self.state.control.seq + 1,
                 id=f"{self.state.control.seq:032x}",

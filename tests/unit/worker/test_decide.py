@@ -6,11 +6,24 @@ import re
 
 import pytest
 
-from stillrun import Agent, Approval, Ask, Call, DidNotHappen, Fail, Reply, Succeed, tool
+from stillrun import (
+    Agent,
+    Approval,
+    Ask,
+    Call,
+    DidNotHappen,
+    Fail,
+    Listen,
+    Reply,
+    Sleep,
+    Succeed,
+    WaitSignal,
+    tool,
+)
 from stillrun import events as ev
 from stillrun.codec import encode_state
 from stillrun.events import make_key
-from stillrun.values import args_digest, validate
+from stillrun.values import args_digest, rfc3339, validate
 from stillrun_agent.decide import Decision, still_unknown
 
 
@@ -430,6 +443,56 @@ def test_beside_a_new_question_an_open_one_is_left_alone(story):
     s.lease()
     (opened,) = s.go()
     assert (opened.wait, opened.prompt) == ("w3", "C?")
+
+
+def test_a_sleep_is_a_timer_and_a_signal_is_awaited_by_its_name(story):
+    wanted = [Sleep(90), WaitSignal("paid", deadline_s=60, default="late"), Listen()]
+    timer, signal, message = story(by_code(wanted)).go()
+    assert (timer.wait, timer.kind, timer.in_s) == ("w1", "timer", 90)
+    assert (signal.wait, signal.kind, signal.name) == ("w2", "signal", "paid")
+    assert (signal.in_s, signal.default) == (60, "late")
+    assert (message.wait, message.kind, message.in_s) == ("w3", "message", None)
+
+
+def test_a_sleep_that_is_asked_for_again_ends_when_it_would_have_ended(story):
+    """Whatever wakes the code in between must not start the night anew."""
+    s = story(by_code([Sleep(90), WaitSignal("paid")], Sleep(90), Succeed()))
+    s.go()
+    (timer,) = [wait for wait in s.state.control.waits.values() if wait.kind == "timer"]
+    s.pass_s(60)
+    s.tell(ev.SignalReceived(name="paid"))
+    s.lease()
+    resolved, opened = s.go()
+    assert (resolved.wait, resolved.reason) == ("w1", "reopened")
+    assert (opened.kind, opened.in_s, opened.due) == ("timer", None, rfc3339(timer.due_ms))
+    s.tell(ev.WaitResolved(wait="w3", reason="timed_out"))
+    s.lease()
+    assert s.go() == [ev.RunSucceeded()]
+
+
+def test_two_sleeps_of_different_length_are_two_timers(story):
+    s = story(by_code([Sleep(1_234_567), Sleep(1_234_568)]))
+    assert len(s.go()) == 2
+
+
+def test_a_signal_that_came_first_is_used_at_once(story):
+    s = story(by_code(WaitSignal("paid"), Succeed()))
+    s.tell(ev.SignalReceived(name="paid", payload=7, by="shop"))
+    s.go()
+    assert [(w.status, w.answer) for w in s.state.content.waits.values()] == [("answered", 7)]
+    assert s.go() == [ev.RunSucceeded()]
+
+
+def test_messages_are_listened_to_one_by_one_in_their_order(story):
+    s = story(by_code(Listen()))
+    s.tell(ev.MessageAdded(message="u1", content="one"))
+    s.tell(ev.MessageAdded(message="u2", content="two"))
+    for message in ("u1", "u2"):
+        s.go()
+        *_, wait = s.state.content.waits.values()
+        assert (wait.status, wait.answer) == ("answered", {"message": message})
+    s.go()
+    assert [wait.kind for wait in s.state.control.waits.values()] == ["message"]
 
 
 def test_the_same_question_twice_is_two_questions(story):

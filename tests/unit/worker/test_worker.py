@@ -16,8 +16,10 @@ from stillrun import (
     Happened,
     NotDone,
     Reply,
+    Sleep,
     Succeed,
     Unknown,
+    WaitSignal,
     tool,
     wire,
 )
@@ -178,6 +180,37 @@ def test_an_approved_call_is_made_once_it_is_approved(stage, desk):
     stage.client.answer(run.run, "w1", wire.AnswerWait(answer="edit", args={"price": 8}))
     run.ends()
     assert run.answers() == [("pay", "succeeded", 8)]
+
+
+def test_code_sleeps_without_a_worker_and_wakes_when_the_time_is_over(stage):
+    agent = Agent("a")
+
+    @agent.decide
+    def next_step(state):
+        slept = [w for w in state.waits.values() if w["status"] == "timed_out"]
+        return Succeed(len(slept)) if slept else Sleep(1.5)
+
+    stage.worker(agent)
+    run = stage.run(agent)
+    assert run.reaches("waiting")["waiting_for"][0].startswith("timer w1: 1.5 s")
+    assert run.ends()["output"] == 1
+    (opened,), (resolved,) = run.events("wait_opened"), run.events("wait_resolved")
+    assert 1_400 <= resolved.at_ms - opened.at_ms < 10_000
+
+
+def test_code_waits_for_a_signal_and_reads_its_payload(stage):
+    agent = Agent("a")
+
+    @agent.decide
+    def next_step(state):
+        paid = [w["answer"] for w in state.waits.values() if w["status"] == "answered"]
+        return Succeed(paid[0]) if paid else WaitSignal("paid")
+
+    stage.worker(agent)
+    run = stage.run(agent)
+    assert run.reaches("waiting")["waiting_for"][0].startswith("signal w1: paid")
+    stage.client.send_signal(run.run, "paid", wire.SendSignal(payload={"amount": 7}))
+    assert run.ends()["output"] == {"amount": 7}
 
 
 def test_calls_of_a_group_are_made_side_by_side(stage):
