@@ -98,7 +98,10 @@ def _by_model(agent: Agent, state: State) -> list[Data] | Pause:
             return Pause(f"{control.model_error_type}: {said}; {advice}")
         return _failed("model_error", control.model_error)
     last = messages[-1] if messages else None
-    if last is not None and last["role"] == "assistant" and not control.unread:
+    answered = last is not None and last["role"] == "assistant" and not control.unread
+    if agent.conversation and (answered or _nobody_has_begun(state)):
+        return _open_waits(control, [Listen()], planned=False)
+    if last is not None and answered:
         return [ev.RunSucceeded(output=last["content"])]
     if (over := over_steps(agent, control, 1)) is not None:
         return Pause(over)
@@ -111,6 +114,12 @@ def _by_model(agent: Agent, state: State) -> list[Data] | Pause:
         status="planned",
     )
     return [intent(control, effect, on_doubt="retry", writes=False)]
+
+
+def _nobody_has_begun(state: State) -> bool:
+    """Neither an input nor a message: a conversation has nothing yet that a model could answer."""
+    content = state.content
+    return content is not None and content.input is None and not content.messages
 
 
 def _by_code(agent: Agent, decide: Callable[[ReadState], Any], state: State) -> list[Data] | Pause:

@@ -140,6 +140,7 @@ def _add_agents(app: Flask, registry: Registry) -> None:
         agent = _agent(registry, name)
         shown = _summary(registry, agent) | {
             "instructions": agent.instructions,
+            "conversation": agent.conversation,
             "max_steps": agent.max_steps,
             "max_tokens": agent.max_tokens,
             "max_cost": agent.max_cost,

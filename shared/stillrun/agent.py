@@ -81,6 +81,9 @@ class Agent:
     names, and without that the offline model, which `offline` gives candidate replies; "offline"
     always names that one. input_schema: the type of a run's input.
 
+    conversation: a reply without calls does not end the run; it waits for the next message, for
+    ever, and a cancel ends it. One that is started without input waits for its first.
+
     max_steps (calls of tools and models), max_tokens, max_cost and max_wall_s (since the run was
     created, waits included) are budgets: reaching one pauses the run; limits that a run is started
     or unpaused with come before them. prices: by a model's name, what a million tokens read and a
@@ -102,6 +105,7 @@ class Agent:
         model: Any = None,
         offline: Script | None = None,
         input_schema: Any = None,
+        conversation: bool = False,
     ) -> None:
         self.name: str = authors_name(name, "agent")
         wholes = {"version": version, "max_steps": max_steps}
@@ -116,6 +120,8 @@ class Agent:
         if max_cost is not None and not prices and (model is None or isinstance(model, str)):
             # Nothing would ever be counted, and the budget would never be reached.
             raise AuthoringError(f"agent {name!r}: max_cost needs prices")
+        if not isinstance(conversation, bool):
+            raise AuthoringError(f"agent {name!r}: conversation is True or False")
         if not isinstance(instructions, str):
             raise AuthoringError(f"agent {name!r}: instructions is a text")
         named = isinstance(model, str)
@@ -136,6 +142,7 @@ class Agent:
         self.max_cost = max_cost
         self.max_wall_s = max_wall_s
         self.prices: Mapping[str, tuple[float, float]] = MappingProxyType(_prices(name, prices))
+        self.conversation = conversation
         self.model = model
         self.offline = offline
         self.tools: Mapping[str, Tool] = MappingProxyType(_by_name(name, tools))
@@ -157,6 +164,10 @@ class Agent:
         """Decorator: decide by code, a pure function of the state that yields a command or more."""
         if self.model is not None or self.offline is not None:
             raise AuthoringError(f"agent {self.name!r}: either a model decides or decide does")
+        if self.conversation:
+            raise AuthoringError(
+                f"agent {self.name!r}: conversation is for a model; a decide answers Listen()"
+            )
         if self.decide_fn is not None:
             raise AuthoringError(f"agent {self.name!r} has a decide already")
         if not _is_plain_function(fn):

@@ -40,6 +40,7 @@ def test_the_names_that_authors_import_are_all_there():
         ({"version": 0}, "version"),
         ({"version": True}, "version"),
         ({"max_steps": 0}, "max_steps"),
+        ({"conversation": "yes"}, "conversation"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_wall_s": -1}, "max_wall_s"),
         ({"max_cost": 0}, "max_cost"),
@@ -84,6 +85,11 @@ def test_either_a_model_decides_or_code_does(other):
 def test_a_wait_that_cannot_be_is_refused_where_it_is_written(wrong):
     with pytest.raises(AuthoringError):
         wrong()
+
+
+def test_a_conversation_is_a_models_and_code_listens_by_itself():
+    with pytest.raises(AuthoringError, match="Listen"):
+        Agent("a", conversation=True).decide(lambda state: Succeed())
 
 
 def test_code_that_decides_is_one_plain_function():
