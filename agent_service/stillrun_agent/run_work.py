@@ -29,17 +29,18 @@ from stillrun.errors import (
     UnsupportedValue,
 )
 from stillrun.events import Data, EffectFailed, EffectIntended, ModelReply, Problem, RunFailed
-from stillrun.state import Effect
+from stillrun.state import Effect, State
 
 from .budgets import priced
 from .calls import call_of, hook_call_of, model_request, not_started, still_says
-from .decide import decide_next
+from .decide import Decision, decide_next
 from .flights import Flights
 from .hand_in import hand_in
 from .leases import HeldLease
 from .models import ModelFactory
 from .outcomes import facts_of, facts_of_hook
 from .run_log import RunLog, patiently
+from .slots import Places, Slots
 from .tools import Outcome, Performer
 
 __all__ = ["RunWork"]
@@ -79,6 +80,7 @@ class RunWork:
         worker: str,
         performer: Performer,
         models: ModelFactory,
+        slots: Slots,
         draining: threading.Event,
         claims_over: threading.Event,
         stop: threading.Event,
@@ -98,6 +100,7 @@ class RunWork:
         self._late = 0  # calls that go on although this work is over
         self._intended: deque[EffectIntended] = deque()  # acknowledged, not started yet
         self._refusals = 0
+        self._places = Places(slots, grant.run, grant.epoch, self.wake)
 
     # --- for others
 
@@ -167,21 +170,31 @@ class RunWork:
         why the run is to be paused."""
         now_ms = self._now_ms()
         state = self._log.ahead(now_ms)
+        self._places.crowded = False
         if self._draining.is_set() or self.lease.lost or self._intended or not self._log.is_mine:
             return [], False, None
-        busy = self._flights.busy()
-        decision = decide_next(self._agent, state, now_ms, busy)
+        decision = self._decide_with_places(state, now_ms)
         if decision.facts:
             for fact in decision.facts:
                 self._log.note([fact])
             state = self._log.ahead(now_ms)
-            decision = decide_next(self._agent, state, now_ms, busy)
+            decision = self._decide_with_places(state, now_ms)
         asked = [self._ask(state.control.effects[effect]) for effect in decision.reconcile]
         return list(decision.events), any(asked), decision.pause
+
+    def _decide_with_places(self, state: State, now_ms: int) -> Decision:
+        """A decision whose calls have their places; other runs of this worker take some too."""
+        while True:
+            free = self._places.free(self._agent.tools.values())
+            decision = decide_next(self._agent, state, now_ms, self._flights.busy(), free)
+            self._places.crowded = decision.crowded
+            if self._places.reserve(decision.events, self._agent.tools):
+                return decision
 
     def _take(self, outcome: Outcome, in_time: bool) -> None:
         """Note the facts of an outcome, if it still says something."""
         call = outcome.call
+        self._places.give(call)  # of a call that timed out too: it may hang for ever
         effect = self._log.state.control.effects.get(call.effect)
         if effect is None or not (in_time or still_says(outcome, effect)):
             self._say(logging.INFO, f"a late answer of {call.name} says nothing new")
@@ -205,6 +218,8 @@ class RunWork:
             failed = {data.effect for data in decisions if isinstance(data, EffectFailed)}
             intents = [data for data in decisions if isinstance(data, EffectIntended)]
             self._intended += [data for data in intents if data.effect not in failed]
+        else:
+            self._places.keep_only(self._intended)
         self._count(taken or moved or not (decisions or self._log.has_facts))
 
     def _pause(self, reason: str) -> None:
@@ -264,8 +279,10 @@ class RunWork:
             if not stopped and not self._lease_holds():
                 return  # until a renewal answers
             intended = self._intended.popleft()
+            self._places.begin(intended)
             effect = control.effects.get(intended.effect)
             if effect is None or effect.attempt != intended.attempt:
+                self._places.give(intended)
                 continue
             call = call_of(self._agent, self.run, self.epoch, intended)
             self._flights.begin(call)
@@ -302,6 +319,7 @@ class RunWork:
 
     def arrived(self, outcome: Outcome) -> None:
         """An outcome has come, from whatever thread. After the end it is handed in from here."""
+        self._places.give(outcome.call)
         if self._flights.add(outcome) or outcome.call.kind == "hook":
             return
         # Not in this thread: it may be the one of all async tools.
@@ -323,11 +341,14 @@ class RunWork:
         if self._is_over():
             return
         quiet = self._flights.is_empty and not self._intended and self._lease_holds()
-        if quiet and not self._draining.is_set():
+        if self._places.crowded:
+            self._places.wait()
+        elif quiet and not self._draining.is_set():
             self._log.listen(self._rest_s())
             return
         with self._changed:
             news = self._flights.has_news or self._head_seq > self._log.state.control.seq
+            news = news or self._places.has_news
             if not (news or self._stop.is_set() or self._is_over()):
                 self._changed.wait(self._rest_s())
             head_seq = self._head_seq
@@ -368,6 +389,7 @@ class RunWork:
 
     def _leave(self, why: Why) -> None:
         """Hand in what is left, then end the lease. Late results find their own way."""
+        self._places.close()
         with self._changed:
             left, self._late = self._flights.close()
         left += self._log.unsent()

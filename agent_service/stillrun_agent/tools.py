@@ -41,6 +41,8 @@ class Call:
     timeout_s: float
     writes: bool = False
     on_doubt: OnDoubt = "retry"
+    retries: int = 0
+    backoff_s: float = 1.0
 
     def __str__(self) -> str:
         what = "hook of " if self.kind == "hook" else ""

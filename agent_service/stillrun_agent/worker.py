@@ -24,6 +24,7 @@ from .leases import HeldLease, Leases
 from .models import ModelFactory
 from .registry import Registry
 from .run_work import RunWork
+from .slots import Slots
 from .tools import Performer
 
 __all__ = ["Worker"]
@@ -56,6 +57,7 @@ class Worker:
         self._concurrency, self._ttl_s, self._drain_s = concurrency, lease_ttl_s, drain_s
         self._performer = Performer(secrets_dir=secrets_dir)
         self._models = models or ModelFactory()
+        self._slots = Slots()
         self._leases = Leases(client, self.worker_id, lease_ttl_s, clock=clock)
         self._draining = threading.Event()
         self._claims_over = threading.Event()
@@ -231,6 +233,7 @@ class Worker:
             worker=self.worker_id,
             performer=self._performer,
             models=self._models,
+            slots=self._slots,
             draining=self._draining,
             claims_over=self._claims_over,
             stop=self._stopping,
