@@ -20,6 +20,7 @@ from stillrun.schema import SCHEMA_VERSION
 from stillrun.state import Control, Effect, State
 
 from .budgets import used_up
+from .migrating import migrate
 from .plan import Pause, intent, plan_next
 
 __all__ = ["Decision", "decide_next", "still_unknown", "tried"]
@@ -72,6 +73,11 @@ def decide_next(
             events=(ev.RunCancelled(reason=control.cancel),) if ends else (),
             reconcile=tuple(reconcile),
         )
+    steps = migrate(agent, state)
+    if isinstance(steps, Pause):
+        return Decision(pause=steps.reason)
+    if steps:
+        return Decision(events=tuple(steps))  # hooks and tools read vars: they come after
     if control.effects:
         events = _start(agent, control, now_ms, in_flight, room)
     elif control.pending or not control.waits:

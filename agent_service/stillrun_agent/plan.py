@@ -33,7 +33,7 @@ from stillrun.values import args_digest, rfc3339, same
 
 from .budgets import over_steps
 
-__all__ = ["Pause", "intent", "model_name", "plan_next"]
+__all__ = ["Pause", "intent", "model_name", "plan_next", "told"]
 
 MAX_REASON_CHARS = 2_000  # a pause is read by people, it is no dump
 MAX_FRAMES = 4  # of a traceback: the call that failed, and how the author's code came to it
@@ -129,7 +129,7 @@ def _by_code(agent: Agent, decide: Callable[[ReadState], Any], state: State) -> 
         commands = list(answered) if isinstance(answered, list | tuple) else [answered]
         _check_commands(commands)
     except Exception as error:
-        return Pause(f"decide_error: {_told(error, decide)}")
+        return Pause(f"decide_error: {told(error, decide)}")
     first = commands[0]
     if isinstance(first, Succeed):
         return [ev.RunSucceeded(output=first.output)]
@@ -149,7 +149,7 @@ def _by_code(agent: Agent, decide: Callable[[ReadState], Any], state: State) -> 
     return events + _open_waits(control, waits, planned=bool(calls))
 
 
-def _told(error: Exception, code: Callable[..., Any]) -> str:
+def told(error: Exception, code: Callable[..., Any]) -> str:
     """What the author's code raised in a line, with the places that led to it, last first."""
     text = traceback.format_exception_only(error)[-1].strip()[: MAX_REASON_CHARS // 2]
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]

@@ -69,6 +69,7 @@ __all__ = [
 
 Script = Callable[[Turn], Reply | list[Reply]]
 Decide = Callable[[ReadState], Command | list[Command]]
+Migration = Callable[[dict[str, Any]], dict[str, Any]]
 
 _MODEL_NAME = re.compile(r"[!-~]{1,200}\Z")  # as endpoints have them: "meta/llama-3.1:free"
 
@@ -83,6 +84,10 @@ class Agent:
 
     conversation: a reply without calls does not end the run; it waits for the next message, for
     ever, and a cancel ends it. One that is started without input waits for its first.
+
+    migrations: by version, a function of the `vars` as that version left them, which answers what
+    the next one reads. A run of an older version is migrated, step by step and as events, before
+    anything else is decided; where a step is missing or raises, it is paused.
 
     max_steps (calls of tools and models), max_tokens, max_cost and max_wall_s (since the run was
     created, waits included) are budgets: reaching one pauses the run; limits that a run is started
@@ -106,6 +111,7 @@ class Agent:
         offline: Script | None = None,
         input_schema: Any = None,
         conversation: bool = False,
+        migrations: Mapping[int, Migration] | None = None,
     ) -> None:
         self.name: str = authors_name(name, "agent")
         wholes = {"version": version, "max_steps": max_steps}
@@ -136,6 +142,9 @@ class Agent:
         if offline is not None and not _is_plain_function(offline):
             raise AuthoringError(f"agent {name!r}: offline is a plain function of the turn")
         self.version = version
+        self.migrations: Mapping[int, Migration] = MappingProxyType(
+            _migrations(name, version, migrations)
+        )
         self.instructions = instructions
         self.max_steps = max_steps
         self.max_tokens = max_tokens
@@ -183,6 +192,23 @@ class Agent:
                     f"agent {self.name!r}: tool {each.name!r} has on_doubt='reconcile' and no "
                     f"@{each.name}.reconcile hook"
                 )
+
+
+def _migrations(
+    agent: str, version: int, migrations: Mapping[int, Migration] | None
+) -> dict[int, Migration]:
+    found = dict(migrations or {})
+    for step, migration in found.items():
+        if isinstance(step, bool) or not isinstance(step, int) or not 1 <= step < version:
+            raise AuthoringError(
+                f"agent {agent!r}: migrations are from versions 1 to {version - 1}, not {step!r:.9}"
+            )
+        if not _is_plain_function(migration):
+            raise AuthoringError(f"agent {agent!r}: migration {step} is a plain function of vars")
+    missing = [step for step in range(min(found, default=version), version) if step not in found]
+    if missing:
+        raise AuthoringError(f"agent {agent!r}: no migration from version {missing[0]}")
+    return found
 
 
 def _is_amount(value: object) -> bool:

@@ -124,6 +124,7 @@ class Control(msgspec.Struct, kw_only=True, omit_defaults=True):
     reducer: Literal["agent", "merge", "none"] = "agent"
     agent: str | None = None
     agent_version: int | None = None
+    vars_version: int = 0  # to which the author's vars were migrated last
     seed: int = 0
     labels: dict[str, str] = {}
     storage: Storage = Storage()
