@@ -20,6 +20,7 @@ from stillrun.schema import SCHEMA_VERSION
 from stillrun.state import Control, Effect, State
 
 from .budgets import used_up
+from .children import child_of
 from .migrating import migrate
 from .plan import Pause, intent, plan_next
 
@@ -100,7 +101,7 @@ def decide_next(
 def _uses_more(event: Data) -> bool:
     """Whether it takes the run further: an end does not, nor does listening for a message."""
     if isinstance(event, ev.WaitOpened):
-        return event.kind != "message"
+        return event.kind not in ("message", "callback")
     return not isinstance(event, ev.RunSucceeded | ev.RunFailed)
 
 
@@ -238,7 +239,12 @@ def _start(
         again = effect.status == "in_doubt" and effect.on_doubt == "retry" and not effect.ask
         if not (again or effect.status == "planned") or effect.effect in in_flight:
             continue
-        if (effect.approval is not None and not effect.approved) or not _is_due(effect, now_ms):
+        if effect.approval is not None and not effect.approved:
+            continue
+        if not _is_due(effect, now_ms):
+            if _is_parked(agent, effect):
+                waits += 1
+                events.append(_callback(control, effect, f"w{waits}", now_ms))
             continue
         if effect.kind == "model":
             events.append(intent(control, effect, on_doubt="retry", writes=False))
@@ -271,6 +277,23 @@ def _start(
         events.append(intent(control, effect, on_doubt=tool.on_doubt, writes=tool.writes))
         room.use(tool.name)
     return events
+
+
+def _is_parked(agent: Agent, effect: Effect) -> bool:
+    """A call of an agent whose run goes on: to be told of its end, no worker is needed."""
+    tool = agent.tools.get(effect.name)
+    return tool is not None and tool.agent is not None and effect.status == "planned"
+
+
+def _callback(control: Control, effect: Effect, wait: str, now_ms: int) -> Data:
+    left_ms = (effect.retry_at_ms or now_ms) - now_ms
+    return ev.WaitOpened(
+        wait=wait,
+        kind="callback",
+        subject=effect.effect,
+        name=child_of(control.run, effect.effect),
+        in_s=max(1.0, left_ms / 1000),
+    )
 
 
 def _another_is_in_doubt(control: Control, effect: Effect) -> bool:

@@ -243,6 +243,7 @@ def _show_tool(tool: Tool) -> dict[str, Any]:
         "effect": tool.effect,
         "on_doubt": tool.on_doubt,
         "timeout_s": tool.timeout_s,
+        "agent": None if tool.agent is None else tool.agent.name,
         "retries": tool.retries,
         "concurrency": tool.concurrency,
         "asks_approval": tool.approve is not None,

@@ -77,11 +77,13 @@ class RunLog:
         self._client, self.run, self.epoch, self._stop = client, run, epoch, stop
         self._parcels: list[_Parcel] = []
         self.state: State
+        self.loaded = False
 
     def load(self, *, first: bool) -> None:
         """Read the state at the head; a grant that is not the run's first says so in the log."""
         found = patiently(lambda: self._client.state(self.run, stop=self._stop), self.run)
         self.state = from_view(found.state)
+        self.loaded = True
         if not first:
             doubted = [e for e in self.state.control.effects.values() if e.status == "in_doubt"]
             resumed = RunResumed(

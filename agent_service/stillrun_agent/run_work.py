@@ -33,6 +33,7 @@ from stillrun.state import Effect, State
 
 from .budgets import priced
 from .calls import call_of, hook_call_of, model_request, not_started, still_says
+from .children import ask_child, cancel_children, tell_parent
 from .decide import Decision, decide_next
 from .flights import Flights
 from .hand_in import hand_in
@@ -41,7 +42,7 @@ from .models import ModelFactory
 from .outcomes import facts_of, facts_of_hook
 from .run_log import RunLog, patiently
 from .slots import Places, Slots
-from .tools import Outcome, Performer
+from .tools import Call, Outcome, Performer
 
 __all__ = ["RunWork"]
 
@@ -292,6 +293,9 @@ class RunWork:
                 self._performer.call_model(call, self._question(effect), self.arrived)
             else:
                 tool = self._agent.tools[effect.name]
+                if tool.agent is not None:
+                    self._performer.look(call, self._child(call, effect), self.arrived)
+                    continue
                 self._performer.call_tool(call, tool, effect.args, self._vars(), self.arrived)
 
     def _question(self, effect: Effect) -> Callable[[], ModelReply]:
@@ -299,6 +303,10 @@ class RunWork:
         # Which model it is, is looked up within the call: what goes wrong there is its outcome.
         agent = self._agent
         return lambda: priced(agent, effect.name, self._models.for_agent(agent).reply(request))
+
+    def _child(self, call: Call, effect: Effect) -> Callable[[], Outcome]:
+        tool, seed = self._agent.tools[effect.name], self._log.state.control.seed
+        return lambda: ask_child(self._client, call, tool, effect.args, seed, self._stop)
 
     def _lease_holds(self) -> bool:
         return self.lease.may_start(self._clock())
@@ -387,6 +395,14 @@ class RunWork:
             raise LetGo(None, "the lease is lost")
         raise LetGo("draining", "stopping")
 
+    def _tell_family(self) -> None:
+        """The run is over: its parent may go on, and after a cancel its children end too."""
+        control = self._log.state.control
+        tell_parent(self._client, self._worker, control, self._stop)
+        has_children = any(tool.agent is not None for tool in self._agent.tools.values())
+        if has_children and control.ended == "cancelled":
+            cancel_children(self._client, self._worker, self.run, self._stop)
+
     def _leave(self, why: Why) -> None:
         """Hand in what is left, then end the lease. Late results find their own way."""
         self._places.close()
@@ -398,6 +414,8 @@ class RunWork:
         for outcome in left:
             hand_in(self._client, self._worker, outcome, self._stop)
         if why is None:
+            if self._log.loaded:
+                self._tell_family()
             return
         release = wire.ReleaseLease(worker=self._worker, epoch=self.epoch, why=why)
         retry_for_s = 0.0 if self._stop.is_set() else self.lease.ttl_s

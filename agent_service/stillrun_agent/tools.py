@@ -99,6 +99,10 @@ class Performer:
 
         self._in_thread(call, make, done)
 
+    def look(self, call: Call, ask: Callable[[], Outcome], done: Done) -> None:
+        """Make a call of ours in a thread of its own."""
+        self._in_thread(call, ask, done)
+
     def close(self) -> None:
         """Stop the loop. Calls that still run there get no outcome."""
         with self._loop_lock:

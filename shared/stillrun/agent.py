@@ -156,6 +156,7 @@ class Agent:
         self.offline = offline
         self.tools: Mapping[str, Tool] = MappingProxyType(_by_name(name, tools))
         self.decide_fn: Decide | None = None
+        self._input_schema = input_schema
         self.input_type: Any = None
         self.input_schema: dict[str, Any] | None = None
         if input_schema is not None:
@@ -183,6 +184,24 @@ class Agent:
             raise AuthoringError(f"agent {self.name!r}: decide is a plain function of the state")
         self.decide_fn = fn
         return fn
+
+    def as_tool(self, name: str | None = None, *, description: str | None = None) -> Tool:
+        """A tool for other agents: a call is a run of this agent, with the call's `input`.
+
+        The child's id is `<run>~<ordinal of the call>`. The caller waits for its end without a
+        worker; its output is the call's result, its failure or cancel the call's failure. A cancel
+        of the caller cancels it.
+        """
+
+        def start(ctx: Context, input: Any) -> Any:
+            raise NotDone(f"agent {self.name!r} is run by a worker, not called")
+
+        start.__annotations__["input"] = Any if self._input_schema is None else self._input_schema
+        start.__name__ = name or self.name
+        start.__doc__ = description or self.instructions or f"Have the agent {self.name} do it."
+        made = Tool(start, name=name or self.name)
+        made.agent = self
+        return made
 
     def check(self) -> None:
         """Raise AuthoringError for what only the whole file can tell; also run after loading."""

@@ -141,10 +141,10 @@ def _wait_opened(control: Control, data: ev.WaitOpened, event: Event) -> None:
         raise InvalidBody("/due", "a timer needs due or in_s")
     if data.kind == "signal" and data.name is None:
         raise InvalidBody("/name", "a wait for a signal needs its name")
-    if data.kind == "approval":
-        if data.default not in (None, "approve", "reject"):
-            # A typing error must not become a silent reject at the deadline.
-            raise InvalidBody("/default", "the default of an approval is approve or reject")
+    if data.kind == "approval" and data.default not in (None, "approve", "reject"):
+        # A typing error must not become a silent reject at the deadline.
+        raise InvalidBody("/default", "the default of an approval is approve or reject")
+    if data.kind == "approval" or (data.kind == "callback" and data.subject is not None):
         effect = _live(control, data.subject or "", "effect_not_planned")
         if effect.status != "planned" or effect.approval is not None:
             raise CheckRefused("effect_not_planned", f"{effect.effect} cannot be approved now")

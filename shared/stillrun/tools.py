@@ -11,7 +11,7 @@ import logging
 import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from .context import Context
 from .events import OnDoubt
@@ -22,6 +22,9 @@ from .signatures import (
     authors_seconds,
     is_generator,
 )
+
+if TYPE_CHECKING:
+    from .agent import Agent
 
 __all__ = ["Approval", "Approve", "DidNotHappen", "Happened", "Tool", "Unknown", "tool"]
 
@@ -160,6 +163,7 @@ class Tool:
         self.timeout_s = timeout_s
         self.retries, self.backoff_s, self.concurrency = retries, backoff_s, concurrency
         self.is_async: bool = inspect.iscoroutinefunction(fn)
+        self.agent: Agent | None = None  # whose run a call is; None: a function
         self.reconcile_hook: Callable[..., Any] | None = None
         self.parameters = Parameters(fn, self.name, Context)
         self.schema: dict[str, Any] = self.parameters.schema

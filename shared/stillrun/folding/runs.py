@@ -58,7 +58,7 @@ def run_forked(state: State, data: ev.RunForked, event: Event) -> None:
             seqs=[event.seq],
         )
         open_wait(state, again)
-        if wait.kind == "approval" and wait.subject in control.effects:
+        if wait.kind in ("approval", "callback") and wait.subject in control.effects:
             set_effect(control, replace(control.effects[wait.subject], approval=again.wait))
     control.pending = control.pending or not (control.effects or control.waits)
 

@@ -245,7 +245,7 @@ class Stage:
     def worker(self, *agents: Agent, url: str | None = None, **options: Any) -> Worker:
         registry = Registry()
         for agent in agents:
-            self._name(agent)
+            self.name(agent)
             registry.add(agent)
         client = self.connect(**({} if url is None else {"url": url}))
         worker = Worker(
@@ -258,7 +258,7 @@ class Stage:
         return worker
 
     def run(self, agent: Agent, **start: Any) -> Seen:
-        self._name(agent)
+        self.name(agent)
         run = f"run-{secrets.token_hex(4)}"
         self.client.start_run(wire.StartRun(run=run, agent=agent.name, **start))
         return Seen(self.client, run)
@@ -267,7 +267,7 @@ class Stage:
         """Leave the agent's name as it is: it is another version of one that has runs."""
         self._named.add(id(agent))
 
-    def _name(self, agent: Agent) -> None:
+    def name(self, agent: Agent) -> None:
         """Runs that an earlier test has left behind must not come to this one's workers."""
         if id(agent) not in self._named:
             agent.name = f"{agent.name}-{secrets.token_hex(4)}"
