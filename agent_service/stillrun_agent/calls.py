@@ -30,6 +30,8 @@ def call_of(agent: Agent, run: str, epoch: int, intended: EffectIntended) -> Cal
         timeout_s=MODEL_TIMEOUT_S if model or tool is None else tool.timeout_s,
         writes=intended.writes,
         on_doubt=intended.on_doubt,
+        retries=0 if model or tool is None else tool.retries,
+        backoff_s=1.0 if model or tool is None else tool.backoff_s,
     )
 
 

@@ -7,18 +7,22 @@ before it is made (I6). The hour only tells whether a retry that was put off is 
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from stillrun import events as ev
-from stillrun.agent import Agent, BadArguments
+from stillrun.agent import Agent, BadArguments, Tool
 from stillrun.events import Data, Event
 from stillrun.reducers import fold_into
 from stillrun.schema import SCHEMA_VERSION
 from stillrun.state import Control, Effect, State
 
-from .plan import intent, plan_next
+from .budgets import used_up
+from .children import child_of
+from .migrating import migrate
+from .plan import Pause, intent, plan_next
 
 __all__ = ["Decision", "decide_next", "still_unknown", "tried"]
 
@@ -34,21 +38,30 @@ class Decision:
     """What to append, and which effects in doubt to ask the callee about.
 
     `facts` hold whatever came meanwhile; where there are some, decide again with them folded.
+    `pause`: why the run cannot go on; it comes without events, and a person is to look. `crowded`:
+    a call was left for later because its tool has no place free.
     """
 
     facts: tuple[Data, ...] = ()
     events: tuple[Data, ...] = ()
     reconcile: tuple[str, ...] = ()
+    pause: str | None = None
+    crowded: bool = False
 
 
 def decide_next(
-    agent: Agent, state: State, now_ms: int, in_flight: Set[str] = frozenset()
+    agent: Agent,
+    state: State,
+    now_ms: int,
+    in_flight: Set[str] = frozenset(),
+    free: Mapping[str, int] = MappingProxyType({}),
 ) -> Decision:
     """The next facts and decisions; empty while there is nothing to do but wait.
 
-    `in_flight`: effects that this worker is calling, or asking about, right now. The state is left
-    as it is.
+    `in_flight`: effects that this worker is calling, or asking about, right now. `free`: how many
+    calls may start of tools that take only so many at a time. The state is left as it is.
     """
+    room = _Room(MAX_IN_FLIGHT - len(in_flight), dict(free))
     control = state.control
     if control.ended is not None or control.paused is not None:
         return Decision()
@@ -61,17 +74,35 @@ def decide_next(
             events=(ev.RunCancelled(reason=control.cancel),) if ends else (),
             reconcile=tuple(reconcile),
         )
+    steps = migrate(agent, state)
+    if isinstance(steps, Pause):
+        return Decision(pause=steps.reason)
+    if steps:
+        return Decision(events=tuple(steps))  # hooks and tools read vars: they come after
     if control.effects:
-        events = _start(agent, control, now_ms, in_flight)
+        events = _start(agent, control, now_ms, in_flight, room)
     elif control.pending or not control.waits:
-        events = plan_next(agent, state)
+        planned_next = plan_next(agent, state)
+        if isinstance(planned_next, Pause):
+            return Decision(pause=planned_next.reason)
+        events = planned_next
         # Planned and intended in one append: the plan stands before its intents in the same frame.
         if any(isinstance(event, ev.PlanMade) for event in events):
             planned = tried(state, events, now_ms)
-            events += _start(agent, planned.control, now_ms, in_flight)
+            events += _start(agent, planned.control, now_ms, in_flight, room)
     else:
         events = []
-    return Decision(events=tuple(events), reconcile=tuple(reconcile))
+    over = used_up(agent, control, now_ms)
+    if over is not None and any(_uses_more(event) for event in events):
+        return Decision(reconcile=tuple(reconcile), pause=over)
+    return Decision(events=tuple(events), reconcile=tuple(reconcile), crowded=room.crowded)
+
+
+def _uses_more(event: Data) -> bool:
+    """Whether it takes the run further: an end does not, nor does listening for a message."""
+    if isinstance(event, ev.WaitOpened):
+        return event.kind not in ("message", "callback")
+    return not isinstance(event, ev.RunSucceeded | ev.RunFailed)
 
 
 def tried(state: State, events: list[Data], now_ms: int) -> State:
@@ -178,20 +209,46 @@ def _misfit(agent: Agent, effect: Effect) -> ev.Problem | None:
     return None
 
 
-def _start(agent: Agent, control: Control, now_ms: int, in_flight: Set[str]) -> list[Data]:
+@dataclass(slots=True)
+class _Room:
+    """How many calls may still start: of the run, and of tools that have a limit of their own."""
+
+    calls: int
+    free: dict[str, int]
+    crowded: bool = False
+
+    def has(self, tool: Tool) -> bool:
+        if self.free.get(tool.name, 1) <= 0:
+            self.crowded = True
+            return False
+        return self.calls > 0
+
+    def use(self, name: str) -> None:
+        self.calls -= 1
+        if name in self.free:
+            self.free[name] -= 1
+
+
+def _start(
+    agent: Agent, control: Control, now_ms: int, in_flight: Set[str], room: _Room
+) -> list[Data]:
     """Approvals to ask for and calls to intend, in call order."""
     events: list[Data] = []
     waits = control.wait_count
-    room = MAX_IN_FLIGHT - len(in_flight)
     for effect in control.effects.values():
         again = effect.status == "in_doubt" and effect.on_doubt == "retry" and not effect.ask
         if not (again or effect.status == "planned") or effect.effect in in_flight:
             continue
-        if (effect.approval is not None and not effect.approved) or not _is_due(effect, now_ms):
+        if effect.approval is not None and not effect.approved:
+            continue
+        if not _is_due(effect, now_ms):
+            if _is_parked(agent, effect):
+                waits += 1
+                events.append(_callback(control, effect, f"w{waits}", now_ms))
             continue
         if effect.kind == "model":
             events.append(intent(control, effect, on_doubt="retry", writes=False))
-            room -= 1
+            room.calls -= 1
             continue
         problem = _misfit(agent, effect)
         if problem is not None:
@@ -215,11 +272,28 @@ def _start(agent: Agent, control: Control, now_ms: int, in_flight: Set[str]) -> 
                 )
             )
             continue
-        if room <= 0 or (tool.writes and _another_is_in_doubt(control, effect)):
+        if (tool.writes and _another_is_in_doubt(control, effect)) or not room.has(tool):
             continue
         events.append(intent(control, effect, on_doubt=tool.on_doubt, writes=tool.writes))
-        room -= 1
+        room.use(tool.name)
     return events
+
+
+def _is_parked(agent: Agent, effect: Effect) -> bool:
+    """A call of an agent whose run goes on: to be told of its end, no worker is needed."""
+    tool = agent.tools.get(effect.name)
+    return tool is not None and tool.agent is not None and effect.status == "planned"
+
+
+def _callback(control: Control, effect: Effect, wait: str, now_ms: int) -> Data:
+    left_ms = (effect.retry_at_ms or now_ms) - now_ms
+    return ev.WaitOpened(
+        wait=wait,
+        kind="callback",
+        subject=effect.effect,
+        name=child_of(control.run, effect.effect),
+        in_s=max(1.0, left_ms / 1000),
+    )
 
 
 def _another_is_in_doubt(control: Control, effect: Effect) -> bool:

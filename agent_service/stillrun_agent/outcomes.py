@@ -36,6 +36,7 @@ MAX_MODEL_WAITS = 60  # an endpoint that is away for about four hours; nothing w
 MAX_WRITE_TRIES = 8  # a write that is repeated by key so often without an answer: a person looks
 REPEAT_FIRST_S, REPEAT_MAX_S = 1.0, 60.0
 MODEL_WAIT_MAX_S = 300.0
+RETRY_MAX_S = 3_600.0  # between two attempts by a tool's own retries
 
 PutBlob = Callable[[bytes], str]
 
@@ -55,13 +56,14 @@ def facts_of(outcome: Outcome, put_blob: PutBlob) -> list[Data]:
         case "not_done" if call.kind == "model":
             return [_failed(call, error, _model_wait_s(call, _seconds(outcome.retry_in_s)))]
         case "not_done":
-            return [_failed(call, error, _seconds(outcome.retry_in_s))]
+            asked_s = _seconds(outcome.retry_in_s)
+            return [_failed(call, error, _retry_s(call) if asked_s is None else asked_s)]
         case "not_started":
             return [_failed(call, error, 0.0)]
         case "raised" if call.kind == "model":
             return [_unanswered(call, error)]
         case "raised" if not call.writes:
-            return [_failed(call, error, None)]
+            return [_failed(call, error, _retry_s(call))]
         case "raised":
             return [_doubted(call, "error", error)]
         case "timed_out":
@@ -177,6 +179,13 @@ def _model_wait_s(call: Call, asked_s: float | None) -> float | None:
     if call.attempt == 1:
         return asked_s
     return max(asked_s, _backoff_s(call.attempt, MODEL_WAIT_MAX_S))
+
+
+def _retry_s(call: Call) -> float | None:
+    """When to make a call again that did nothing, by its tool's own retries; None: no more."""
+    if call.attempt > call.retries:
+        return None
+    return min(RETRY_MAX_S, call.backoff_s * float(2 ** (call.attempt - 1)))
 
 
 def _seconds(value: object) -> float | None:

@@ -1,23 +1,55 @@
 """What to plan when nothing is planned: the model is asked, or the author's `decide` is.
 
-Always: at least one event comes of it, or the run would be decided for ever; what the author's
-code raises ends the run with its text, never the worker.
+Always: at least one event comes of it or a pause, or the run would be decided for ever; what the
+author's code raises pauses the run with its place, and never ends the run or the worker.
 """
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from stillrun import events as ev
-from stillrun.agent import Agent, Ask, Call, Command, Fail, ReadState, Succeed
+from stillrun.agent import (
+    Agent,
+    Ask,
+    Call,
+    Command,
+    Fail,
+    Listen,
+    ReadState,
+    Sleep,
+    Succeed,
+    WaitSignal,
+)
+from stillrun.commands import Waiting
 from stillrun.events import Data, make_key
 from stillrun.state import Control, Effect, State, Wait, view
 from stillrun.status import status
 from stillrun.values import args_digest, rfc3339, same
 
-__all__ = ["intent", "model_name", "plan_next"]
+from .budgets import over_steps
+
+__all__ = ["Pause", "intent", "model_name", "plan_next", "told"]
+
+MAX_REASON_CHARS = 2_000  # a pause is read by people, it is no dump
+MAX_FRAMES = 4  # of a traceback: the call that failed, and how the author's code came to it
+
+# Final errors of a model that somebody can mend while the run waits: to end it would lose its work.
+MENDABLE = {
+    "context_too_long": "shorten its messages, or give the agent a model with more room",
+    "key_refused": "see MODEL_KEY_FILE",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Nothing can be planned as things stand; a person mends it and unpauses the run."""
+
+    reason: str
 
 
 def intent(control: Control, effect: Effect, *, on_doubt: ev.OnDoubt, writes: bool) -> Data:
@@ -36,7 +68,7 @@ def intent(control: Control, effect: Effect, *, on_doubt: ev.OnDoubt, writes: bo
     )
 
 
-def plan_next(agent: Agent, state: State) -> list[Data]:
+def plan_next(agent: Agent, state: State) -> list[Data] | Pause:
     """Decisions for a run without live effects: a plan, a model call, questions, or the end."""
     if agent.decide_fn is not None:
         return _by_code(agent, agent.decide_fn, state)
@@ -45,11 +77,6 @@ def plan_next(agent: Agent, state: State) -> list[Data]:
 
 def _failed(kind: str, message: str) -> list[Data]:
     return [ev.RunFailed(error=ev.Problem(type=kind, message=message))]
-
-
-def _max_steps(agent: Agent, control: Control) -> int:
-    limit = control.limits.steps
-    return agent.max_steps if limit is None else min(agent.max_steps, limit)
 
 
 def model_name(agent: Agent) -> str:
@@ -61,17 +88,23 @@ def model_name(agent: Agent) -> str:
     return str(getattr(agent.model, "name", type(agent.model).__name__))
 
 
-def _by_model(agent: Agent, state: State) -> list[Data]:
+def _by_model(agent: Agent, state: State) -> list[Data] | Pause:
     control = state.control
     messages = [] if state.content is None else state.content.messages
     if control.model_error is not None:
+        advice = MENDABLE.get(control.model_error_type or "")
+        if advice is not None:
+            said = control.model_error[: MAX_REASON_CHARS // 2]
+            return Pause(f"{control.model_error_type}: {said}; {advice}")
         return _failed("model_error", control.model_error)
     last = messages[-1] if messages else None
-    if last is not None and last["role"] == "assistant" and not control.unread:
+    answered = last is not None and last["role"] == "assistant" and not control.unread
+    if agent.conversation and (answered or _nobody_has_begun(state)):
+        return _open_waits(control, [Listen()], planned=False)
+    if last is not None and answered:
         return [ev.RunSucceeded(output=last["content"])]
-    limit = _max_steps(agent, control)
-    if control.ordinal >= limit:
-        return _failed("max_steps", f"{limit} steps were made, and the run has not ended")
+    if (over := over_steps(agent, control, 1)) is not None:
+        return Pause(over)
     name = model_name(agent)
     effect = Effect(
         effect=f"e{control.ordinal + 1}",
@@ -83,24 +116,28 @@ def _by_model(agent: Agent, state: State) -> list[Data]:
     return [intent(control, effect, on_doubt="retry", writes=False)]
 
 
-def _by_code(agent: Agent, decide: Callable[[ReadState], Any], state: State) -> list[Data]:
+def _nobody_has_begun(state: State) -> bool:
+    """Neither an input nor a message: a conversation has nothing yet that a model could answer."""
+    content = state.content
+    return content is not None and content.input is None and not content.messages
+
+
+def _by_code(agent: Agent, decide: Callable[[ReadState], Any], state: State) -> list[Data] | Pause:
     control = state.control
     try:
         answered = decide(ReadState(view(state, status(control))))
         commands = list(answered) if isinstance(answered, list | tuple) else [answered]
         _check_commands(commands)
     except Exception as error:
-        last_line = traceback.format_exception_only(error)[-1].strip()
-        return _failed("decide_error", last_line)
+        return Pause(f"decide_error: {told(error, decide)}")
     first = commands[0]
     if isinstance(first, Succeed):
         return [ev.RunSucceeded(output=first.output)]
     if isinstance(first, Fail):
         return _failed(first.type, first.message)
     calls = [command for command in commands if isinstance(command, Call)]
-    limit = _max_steps(agent, control)
-    if control.ordinal + len(calls) > limit:
-        return _failed("max_steps", f"more than {limit} steps")
+    if (over := over_steps(agent, control, len(calls))) is not None:
+        return Pause(over)
     events: list[Data] = []
     if calls:
         planned = [
@@ -108,58 +145,83 @@ def _by_code(agent: Agent, decide: Callable[[ReadState], Any], state: State) -> 
             for at, call in enumerate(calls)
         ]
         events.append(ev.PlanMade(calls=planned))
-    return events + _questions(control, [c for c in commands if isinstance(c, Ask)], bool(calls))
+    waits = [command for command in commands if isinstance(command, Waiting)]
+    return events + _open_waits(control, waits, planned=bool(calls))
+
+
+def told(error: Exception, code: Callable[..., Any]) -> str:
+    """What the author's code raised in a line, with the places that led to it, last first."""
+    text = traceback.format_exception_only(error)[-1].strip()[: MAX_REASON_CHARS // 2]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
+    places = [
+        f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"
+        for frame in reversed(frames[-MAX_FRAMES:])
+    ]
+    if not places and (body := getattr(code, "__code__", None)) is not None:
+        places = [f"{Path(body.co_filename).name}:{body.co_firstlineno} in {body.co_name}"]
+    reason = f"{text} at {', from '.join(places)}" if places else text
+    return reason[:MAX_REASON_CHARS].encode(errors="replace").decode()
 
 
 def _check_commands(commands: list[Any]) -> None:
     if not commands:
-        raise TypeError("decide answered no command: an idle run has at least one Ask")
+        raise TypeError("decide answered no command: an idle run waits for something")
     for command in commands:
         if not isinstance(command, Command):
-            raise TypeError(f"decide answered {command!r:.200}, no Call, Ask, Succeed or Fail")
+            raise TypeError(f"decide answered {command!r:.200}, no command")
         if isinstance(command, Succeed | Fail) and len(commands) > 1:
             raise TypeError(f"decide answered {type(command).__name__} beside other commands")
 
 
-def _questions(control: Control, asks: list[Ask], planned: bool) -> list[Data]:
+def _open_waits(control: Control, commands: Sequence[Waiting], planned: bool) -> list[Data]:
     """Open what is not open yet. At least one event, or the run would be decided for ever."""
     events: list[Data] = []
     waits = control.wait_count
     again: Wait | None = None
     taken: set[str] = set()
-    for ask in asks:
+    for command in commands:
+        wanted = _wait_for(command, f"w{waits + 1}")
         old = next(
-            (w for w in control.waits.values() if w.wait not in taken and _asks(w, ask)), None
+            (w for w in control.waits.values() if w.wait not in taken and _is_same(w, wanted)), None
         )
         if old is not None:
             taken.add(old.wait)
             again = again or old
             continue
         waits += 1
-        events.append(
-            ev.WaitOpened(
-                wait=f"w{waits}",
-                kind="question",
-                prompt=ask.prompt,
-                in_s=ask.deadline_s,
-                default=ask.default,
-            )
-        )
+        events.append(wanted)
     if events or planned or again is None:
         return events
-    # All stand open already: the same question again, with the deadline that it had.
-    due = None if again.due_ms is None else rfc3339(again.due_ms)
+    # All stand open already: the same wait again, with the deadline that it had.
     return [
         ev.WaitResolved(wait=again.wait, reason="reopened"),
         ev.WaitOpened(
             wait=f"w{waits + 1}",
-            kind="question",
+            kind=again.kind,
             prompt=again.prompt,
-            due=due,
+            name=again.name,
+            due=None if again.due_ms is None else rfc3339(again.due_ms),
             default=again.default,
         ),
     ]
 
 
-def _asks(wait: Wait, ask: Ask) -> bool:
-    return wait.kind == "question" and wait.prompt == ask.prompt and same(wait.default, ask.default)
+def _wait_for(command: Waiting, wait: str) -> ev.WaitOpened:
+    match command:
+        case Ask(prompt, deadline_s=in_s, default=default):
+            return ev.WaitOpened(
+                wait=wait, kind="question", prompt=prompt, in_s=in_s, default=default
+            )
+        case Sleep(seconds):
+            return ev.WaitOpened(wait=wait, kind="timer", prompt=f"{seconds} s", in_s=seconds)
+        case WaitSignal(name, deadline_s=in_s, default=default):
+            return ev.WaitOpened(wait=wait, kind="signal", name=name, in_s=in_s, default=default)
+        case Listen():
+            return ev.WaitOpened(wait=wait, kind="message")
+
+
+def _is_same(wait: Wait, wanted: ev.WaitOpened) -> bool:
+    """Whether an open wait is the one that is asked for; how long it has been open is no matter."""
+    return (wait.kind, wait.prompt, wait.name) == (wanted.kind, wanted.prompt, wanted.name) and (
+        same(wait.default, wanted.default)
+    )

@@ -140,7 +140,11 @@ def _add_agents(app: Flask, registry: Registry) -> None:
         agent = _agent(registry, name)
         shown = _summary(registry, agent) | {
             "instructions": agent.instructions,
+            "conversation": agent.conversation,
             "max_steps": agent.max_steps,
+            "max_tokens": agent.max_tokens,
+            "max_cost": agent.max_cost,
+            "max_wall_s": agent.max_wall_s,
             "input_schema": agent.input_schema,
             "tools": [_show_tool(tool) for tool in agent.tools.values()],
         }
@@ -239,6 +243,9 @@ def _show_tool(tool: Tool) -> dict[str, Any]:
         "effect": tool.effect,
         "on_doubt": tool.on_doubt,
         "timeout_s": tool.timeout_s,
+        "agent": None if tool.agent is None else tool.agent.name,
+        "retries": tool.retries,
+        "concurrency": tool.concurrency,
         "asks_approval": tool.approve is not None,
         "schema": tool.schema,
     }

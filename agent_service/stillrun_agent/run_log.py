@@ -77,11 +77,13 @@ class RunLog:
         self._client, self.run, self.epoch, self._stop = client, run, epoch, stop
         self._parcels: list[_Parcel] = []
         self.state: State
+        self.loaded = False
 
     def load(self, *, first: bool) -> None:
         """Read the state at the head; a grant that is not the run's first says so in the log."""
         found = patiently(lambda: self._client.state(self.run, stop=self._stop), self.run)
         self.state = from_view(found.state)
+        self.loaded = True
         if not first:
             doubted = [e for e in self.state.control.effects.values() if e.status == "in_doubt"]
             resumed = RunResumed(
@@ -158,7 +160,7 @@ class RunLog:
             if error.status != 409 or isinstance(error, Fenced | RunClosed):
                 raise
             _log.debug("run=%s epoch=%d refused: %s", self.run, self.epoch, error.detail)
-            return False, self._after_refusal(error)
+            return False, self.after_refusal(error)
         self._parcels = []
         taken = answer.decisions == "taken"
         own = facts + (decided if taken else [])
@@ -194,7 +196,8 @@ class RunLog:
         )
         fold_into(self.state, page.events)
 
-    def _after_refusal(self, error: Refused) -> bool:
+    def after_refusal(self, error: Refused) -> bool:
+        """Fold what was written meanwhile; True if there was something."""
         head_seq = error.facts.get("head_seq")
         if not isinstance(head_seq, int):
             head_seq = patiently(lambda: self._client.run(self.run), self.run)["head_seq"]

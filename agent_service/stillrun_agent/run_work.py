@@ -7,6 +7,7 @@ decided anew from what the store has; once the epoch is superseded nothing start
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 import time
@@ -28,17 +29,20 @@ from stillrun.errors import (
     UnsupportedValue,
 )
 from stillrun.events import Data, EffectFailed, EffectIntended, ModelReply, Problem, RunFailed
-from stillrun.state import Effect
+from stillrun.state import Effect, State
 
+from .budgets import priced
 from .calls import call_of, hook_call_of, model_request, not_started, still_says
-from .decide import decide_next
+from .children import ask_child, cancel_children, tell_parent
+from .decide import Decision, decide_next
 from .flights import Flights
 from .hand_in import hand_in
 from .leases import HeldLease
 from .models import ModelFactory
 from .outcomes import facts_of, facts_of_hook
 from .run_log import RunLog, patiently
-from .tools import Outcome, Performer
+from .slots import Places, Slots
+from .tools import Call, Outcome, Performer
 
 __all__ = ["RunWork"]
 
@@ -77,6 +81,7 @@ class RunWork:
         worker: str,
         performer: Performer,
         models: ModelFactory,
+        slots: Slots,
         draining: threading.Event,
         claims_over: threading.Event,
         stop: threading.Event,
@@ -96,6 +101,7 @@ class RunWork:
         self._late = 0  # calls that go on although this work is over
         self._intended: deque[EffectIntended] = deque()  # acknowledged, not started yet
         self._refusals = 0
+        self._places = Places(slots, grant.run, grant.epoch, self.wake)
 
     # --- for others
 
@@ -150,33 +156,46 @@ class RunWork:
         """One round: what has arrived, what to do about it, one append, and the calls it allows."""
         for outcome, in_time in self._flights.take():
             self._take(outcome, in_time)
-        decisions, asked = self._decide()
+        decisions, asked, pause = self._decide()
         if self._log.has_facts or decisions:
             self._append(decisions)
+        elif pause is not None:
+            self._pause(pause)
         elif not asked:
             self._rest()
         self._start_intended()
         self._end_if_over()
 
-    def _decide(self) -> tuple[list[Data], bool]:
-        """Decisions on top of the facts that wait, and whether a callee was asked about a doubt."""
+    def _decide(self) -> tuple[list[Data], bool, str | None]:
+        """Decisions on top of the facts that wait, whether a callee was asked about a doubt, and
+        why the run is to be paused."""
         now_ms = self._now_ms()
         state = self._log.ahead(now_ms)
+        self._places.crowded = False
         if self._draining.is_set() or self.lease.lost or self._intended or not self._log.is_mine:
-            return [], False
-        busy = self._flights.busy()
-        decision = decide_next(self._agent, state, now_ms, busy)
+            return [], False, None
+        decision = self._decide_with_places(state, now_ms)
         if decision.facts:
             for fact in decision.facts:
                 self._log.note([fact])
             state = self._log.ahead(now_ms)
-            decision = decide_next(self._agent, state, now_ms, busy)
+            decision = self._decide_with_places(state, now_ms)
         asked = [self._ask(state.control.effects[effect]) for effect in decision.reconcile]
-        return list(decision.events), any(asked)
+        return list(decision.events), any(asked), decision.pause
+
+    def _decide_with_places(self, state: State, now_ms: int) -> Decision:
+        """A decision whose calls have their places; other runs of this worker take some too."""
+        while True:
+            free = self._places.free(self._agent.tools.values())
+            decision = decide_next(self._agent, state, now_ms, self._flights.busy(), free)
+            self._places.crowded = decision.crowded
+            if self._places.reserve(decision.events, self._agent.tools):
+                return decision
 
     def _take(self, outcome: Outcome, in_time: bool) -> None:
         """Note the facts of an outcome, if it still says something."""
         call = outcome.call
+        self._places.give(call)  # of a call that timed out too: it may hang for ever
         effect = self._log.state.control.effects.get(call.effect)
         if effect is None or not (in_time or still_says(outcome, effect)):
             self._say(logging.INFO, f"a late answer of {call.name} says nothing new")
@@ -200,7 +219,36 @@ class RunWork:
             failed = {data.effect for data in decisions if isinstance(data, EffectFailed)}
             intents = [data for data in decisions if isinstance(data, EffectIntended)]
             self._intended += [data for data in intents if data.effect not in failed]
-        if taken or moved or not (decisions or self._log.has_facts):
+        else:
+            self._places.keep_only(self._intended)
+        self._count(taken or moved or not (decisions or self._log.has_facts))
+
+    def _pause(self, reason: str) -> None:
+        """Pause the run as a person would; all facts have landed. The next holder of a run whose
+        worker died before it decides the same, from the same state."""
+        if not self._lease_holds():  # another may hold the run by now: a renewal tells
+            with self._changed:
+                self._changed.wait(REFUSAL_WAIT_S)
+            return
+        control = self._log.state.control
+        # The same for every holder at this seq: one that was overtaken pauses nothing later on.
+        named = f"pause.{control.run}.{control.log_id}.{control.seq}"
+        by = wire.By(
+            by=self._worker, reason=reason, id=hashlib.sha256(named.encode()).hexdigest()[:32]
+        )
+        try:
+            paused = patiently(lambda: self._client.pause(self.run, by, stop=self._stop), self.run)
+        except Refused as error:
+            if isinstance(error, RunClosed | RunDeleted) or error.status not in (409, 422):
+                raise
+            self._count(self._log.after_refusal(error))
+        else:
+            self._say(logging.WARNING, f"paused: {reason}")
+            self._count(self._log.catch_up(paused["head_seq"]))
+
+    def _count(self, progress: bool) -> None:
+        """A defect that is refused again and again must not spin: the run is given back."""
+        if progress:
             self._refusals = 0
             return
         self._refusals += 1
@@ -232,8 +280,10 @@ class RunWork:
             if not stopped and not self._lease_holds():
                 return  # until a renewal answers
             intended = self._intended.popleft()
+            self._places.begin(intended)
             effect = control.effects.get(intended.effect)
             if effect is None or effect.attempt != intended.attempt:
+                self._places.give(intended)
                 continue
             call = call_of(self._agent, self.run, self.epoch, intended)
             self._flights.begin(call)
@@ -243,12 +293,20 @@ class RunWork:
                 self._performer.call_model(call, self._question(effect), self.arrived)
             else:
                 tool = self._agent.tools[effect.name]
+                if tool.agent is not None:
+                    self._performer.look(call, self._child(call, effect), self.arrived)
+                    continue
                 self._performer.call_tool(call, tool, effect.args, self._vars(), self.arrived)
 
     def _question(self, effect: Effect) -> Callable[[], ModelReply]:
         request = model_request(self._agent, self._log.state, effect)
         # Which model it is, is looked up within the call: what goes wrong there is its outcome.
-        return lambda: self._models.for_agent(self._agent).reply(request)
+        agent = self._agent
+        return lambda: priced(agent, effect.name, self._models.for_agent(agent).reply(request))
+
+    def _child(self, call: Call, effect: Effect) -> Callable[[], Outcome]:
+        tool, seed = self._agent.tools[effect.name], self._log.state.control.seed
+        return lambda: ask_child(self._client, call, tool, effect.args, seed, self._stop)
 
     def _lease_holds(self) -> bool:
         return self.lease.may_start(self._clock())
@@ -269,6 +327,7 @@ class RunWork:
 
     def arrived(self, outcome: Outcome) -> None:
         """An outcome has come, from whatever thread. After the end it is handed in from here."""
+        self._places.give(outcome.call)
         if self._flights.add(outcome) or outcome.call.kind == "hook":
             return
         # Not in this thread: it may be the one of all async tools.
@@ -290,11 +349,14 @@ class RunWork:
         if self._is_over():
             return
         quiet = self._flights.is_empty and not self._intended and self._lease_holds()
-        if quiet and not self._draining.is_set():
+        if self._places.crowded:
+            self._places.wait()
+        elif quiet and not self._draining.is_set():
             self._log.listen(self._rest_s())
             return
         with self._changed:
             news = self._flights.has_news or self._head_seq > self._log.state.control.seq
+            news = news or self._places.has_news
             if not (news or self._stop.is_set() or self._is_over()):
                 self._changed.wait(self._rest_s())
             head_seq = self._head_seq
@@ -333,8 +395,17 @@ class RunWork:
             raise LetGo(None, "the lease is lost")
         raise LetGo("draining", "stopping")
 
+    def _tell_family(self) -> None:
+        """The run is over: its parent may go on, and after a cancel its children end too."""
+        control = self._log.state.control
+        tell_parent(self._client, self._worker, control, self._stop)
+        has_children = any(tool.agent is not None for tool in self._agent.tools.values())
+        if has_children and control.ended == "cancelled":
+            cancel_children(self._client, self._worker, self.run, self._stop)
+
     def _leave(self, why: Why) -> None:
         """Hand in what is left, then end the lease. Late results find their own way."""
+        self._places.close()
         with self._changed:
             left, self._late = self._flights.close()
         left += self._log.unsent()
@@ -343,6 +414,8 @@ class RunWork:
         for outcome in left:
             hand_in(self._client, self._worker, outcome, self._stop)
         if why is None:
+            if self._log.loaded:
+                self._tell_family()
             return
         release = wire.ReleaseLease(worker=self._worker, epoch=self.epoch, why=why)
         retry_for_s = 0.0 if self._stop.is_set() else self.lease.ttl_s

@@ -41,6 +41,8 @@ class Call:
     timeout_s: float
     writes: bool = False
     on_doubt: OnDoubt = "retry"
+    retries: int = 0
+    backoff_s: float = 1.0
 
     def __str__(self) -> str:
         what = "hook of " if self.kind == "hook" else ""
@@ -96,6 +98,10 @@ class Performer:
             return Outcome(call=call, what="returned", value=ask())
 
         self._in_thread(call, make, done)
+
+    def look(self, call: Call, ask: Callable[[], Outcome], done: Done) -> None:
+        """Make a call of ours in a thread of its own."""
+        self._in_thread(call, ask, done)
 
     def close(self) -> None:
         """Stop the loop. Calls that still run there get no outcome."""

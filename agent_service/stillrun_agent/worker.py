@@ -26,6 +26,7 @@ from .models import ModelFactory
 from .registry import Registry
 from .run_work import RunWork
 from .secrets import GuardedPerformer, guarded
+from .slots import Slots
 
 __all__ = ["Worker"]
 
@@ -68,6 +69,7 @@ class Worker:
         self._concurrency, self._ttl_s, self._drain_s = concurrency, lease_ttl_s, drain_s
         self._performer = GuardedPerformer(secrets_dir=secrets_dir)
         self._models = models or ModelFactory()
+        self._slots = Slots()
         self._leases = Leases(client, self.worker_id, lease_ttl_s, clock=clock)
         self._draining = threading.Event()
         self._claims_over = threading.Event()
@@ -253,6 +255,7 @@ class Worker:
             worker=self.worker_id,
             performer=self._performer,
             models=self._models,
+            slots=self._slots,
             draining=self._draining,
             claims_over=self._claims_over,
             stop=self._stopping,

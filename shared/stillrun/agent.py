@@ -7,17 +7,31 @@ loaded (AuthoringError).
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from .commands import Ask, Call, Command, Fail, ReadState, Reply, Succeed, Turn
+from .commands import (
+    Ask,
+    Call,
+    Command,
+    Fail,
+    Listen,
+    ReadState,
+    Reply,
+    Sleep,
+    Succeed,
+    Turn,
+    WaitSignal,
+)
 from .context import Context, NotDone, Secret, SecretMissing, Vars
 from .signatures import (
     AuthoringError,
     BadArguments,
     authors_name,
+    authors_seconds,
     is_generator,
     json_schema,
     strict_type,
@@ -36,22 +50,26 @@ __all__ = [
     "DidNotHappen",
     "Fail",
     "Happened",
+    "Listen",
     "NotDone",
     "ReadState",
     "Reply",
     "Secret",
     "SecretMissing",
+    "Sleep",
     "Succeed",
     "Tool",
     "Turn",
     "Unknown",
     "Vars",
+    "WaitSignal",
     "tool",
 ]
 
 
 Script = Callable[[Turn], Reply | list[Reply]]
 Decide = Callable[[ReadState], Command | list[Command]]
+Migration = Callable[[dict[str, Any]], dict[str, Any]]
 
 _MODEL_NAME = re.compile(r"[!-~]{1,200}\Z")  # as endpoints have them: "meta/llama-3.1:free"
 
@@ -63,6 +81,18 @@ class Agent:
     the service's MODEL_URL, or an object that can `reply`. Left out, it is the one that MODEL_NAME
     names, and without that the offline model, which `offline` gives candidate replies; "offline"
     always names that one. input_schema: the type of a run's input.
+
+    conversation: a reply without calls does not end the run; it waits for the next message, for
+    ever, and a cancel ends it. One that is started without input waits for its first.
+
+    migrations: by version, a function of the `vars` as that version left them, which answers what
+    the next one reads. A run of an older version is migrated, step by step and as events, before
+    anything else is decided; where a step is missing or raises, it is paused.
+
+    max_steps (calls of tools and models), max_tokens, max_cost and max_wall_s (since the run was
+    created, waits included) are budgets: reaching one pauses the run; limits that a run is started
+    or unpaused with come before them. prices: by a model's name, what a million tokens read and a
+    million written cost, in a currency of your own.
     """
 
     def __init__(
@@ -73,14 +103,31 @@ class Agent:
         instructions: str = "",
         tools: Sequence[Tool] = (),
         max_steps: int = 100,
+        max_tokens: int | None = None,
+        max_cost: float | None = None,
+        max_wall_s: float | None = None,
+        prices: Mapping[str, tuple[float, float]] | None = None,
         model: Any = None,
         offline: Script | None = None,
         input_schema: Any = None,
+        conversation: bool = False,
+        migrations: Mapping[int, Migration] | None = None,
     ) -> None:
         self.name: str = authors_name(name, "agent")
-        for value, what in ((version, "version"), (max_steps, "max_steps")):
+        wholes = {"version": version, "max_steps": max_steps}
+        if max_tokens is not None:
+            wholes["max_tokens"] = max_tokens
+        for what, value in wholes.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise AuthoringError(f"agent {name!r}: {what} is a whole number from 1")
+        authors_seconds(max_wall_s, f"agent {name!r}: max_wall_s")
+        if max_cost is not None and not (_is_amount(max_cost) and max_cost > 0):
+            raise AuthoringError(f"agent {name!r}: max_cost is a number above 0")
+        if max_cost is not None and not prices and (model is None or isinstance(model, str)):
+            # Nothing would ever be counted, and the budget would never be reached.
+            raise AuthoringError(f"agent {name!r}: max_cost needs prices")
+        if not isinstance(conversation, bool):
+            raise AuthoringError(f"agent {name!r}: conversation is True or False")
         if not isinstance(instructions, str):
             raise AuthoringError(f"agent {name!r}: instructions is a text")
         named = isinstance(model, str)
@@ -95,12 +142,21 @@ class Agent:
         if offline is not None and not _is_plain_function(offline):
             raise AuthoringError(f"agent {name!r}: offline is a plain function of the turn")
         self.version = version
+        self.migrations: Mapping[int, Migration] = MappingProxyType(
+            _migrations(name, version, migrations)
+        )
         self.instructions = instructions
         self.max_steps = max_steps
+        self.max_tokens = max_tokens
+        self.max_cost = max_cost
+        self.max_wall_s = max_wall_s
+        self.prices: Mapping[str, tuple[float, float]] = MappingProxyType(_prices(name, prices))
+        self.conversation = conversation
         self.model = model
         self.offline = offline
         self.tools: Mapping[str, Tool] = MappingProxyType(_by_name(name, tools))
         self.decide_fn: Decide | None = None
+        self._input_schema = input_schema
         self.input_type: Any = None
         self.input_schema: dict[str, Any] | None = None
         if input_schema is not None:
@@ -118,12 +174,34 @@ class Agent:
         """Decorator: decide by code, a pure function of the state that yields a command or more."""
         if self.model is not None or self.offline is not None:
             raise AuthoringError(f"agent {self.name!r}: either a model decides or decide does")
+        if self.conversation:
+            raise AuthoringError(
+                f"agent {self.name!r}: conversation is for a model; a decide answers Listen()"
+            )
         if self.decide_fn is not None:
             raise AuthoringError(f"agent {self.name!r} has a decide already")
         if not _is_plain_function(fn):
             raise AuthoringError(f"agent {self.name!r}: decide is a plain function of the state")
         self.decide_fn = fn
         return fn
+
+    def as_tool(self, name: str | None = None, *, description: str | None = None) -> Tool:
+        """A tool for other agents: a call is a run of this agent, with the call's `input`.
+
+        The child's id is `<run>~<ordinal of the call>`. The caller waits for its end without a
+        worker; its output is the call's result, its failure or cancel the call's failure. A cancel
+        of the caller cancels it.
+        """
+
+        def start(ctx: Context, input: Any) -> Any:
+            raise NotDone(f"agent {self.name!r} is run by a worker, not called")
+
+        start.__annotations__["input"] = Any if self._input_schema is None else self._input_schema
+        start.__name__ = name or self.name
+        start.__doc__ = description or self.instructions or f"Have the agent {self.name} do it."
+        made = Tool(start, name=name or self.name)
+        made.agent = self
+        return made
 
     def check(self) -> None:
         """Raise AuthoringError for what only the whole file can tell; also run after loading."""
@@ -133,6 +211,40 @@ class Agent:
                     f"agent {self.name!r}: tool {each.name!r} has on_doubt='reconcile' and no "
                     f"@{each.name}.reconcile hook"
                 )
+
+
+def _migrations(
+    agent: str, version: int, migrations: Mapping[int, Migration] | None
+) -> dict[int, Migration]:
+    found = dict(migrations or {})
+    for step, migration in found.items():
+        if isinstance(step, bool) or not isinstance(step, int) or not 1 <= step < version:
+            raise AuthoringError(
+                f"agent {agent!r}: migrations are from versions 1 to {version - 1}, not {step!r:.9}"
+            )
+        if not _is_plain_function(migration):
+            raise AuthoringError(f"agent {agent!r}: migration {step} is a plain function of vars")
+    missing = [step for step in range(min(found, default=version), version) if step not in found]
+    if missing:
+        raise AuthoringError(f"agent {agent!r}: no migration from version {missing[0]}")
+    return found
+
+
+def _is_amount(value: object) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and math.isfinite(value) and value >= 0  # type: ignore[arg-type, operator]
+
+
+def _prices(agent: str, prices: Mapping[str, Any] | None) -> dict[str, tuple[float, float]]:
+    found: dict[str, tuple[float, float]] = {}
+    for model, price in (prices or {}).items():
+        pair = tuple(price) if isinstance(price, list | tuple) else ()
+        if len(pair) != 2 or not all(_is_amount(amount) for amount in pair):
+            raise AuthoringError(
+                f"agent {agent!r}: the price of {model!r} is two amounts: of a million in, and out"
+            )
+        found[model] = (float(pair[0]), float(pair[1]))
+    return found
 
 
 def _is_plain_function(fn: object) -> bool:

@@ -28,7 +28,7 @@ from .events import ALLOWED_WHEN_CLOSED, Event, ModelReply, is_dotted, make_key
 from .state import Control, Effect, State
 from .values import args_digest, from_rfc3339, pointer_tokens, same, validate
 
-__all__ = ["MAX_EFFECTS", "MAX_PREMISES", "MAX_UNUSED", "check"]
+__all__ = ["MAX_EFFECTS", "MAX_PREMISES", "MAX_UNUSED", "check", "check_limits"]
 
 MAX_UNUSED = 1_000  # signals or messages that nobody reads are kept in the state: bound it
 MAX_PREMISES = 1_000  # a write re-reads every live premise: bound the reading
@@ -141,10 +141,10 @@ def _wait_opened(control: Control, data: ev.WaitOpened, event: Event) -> None:
         raise InvalidBody("/due", "a timer needs due or in_s")
     if data.kind == "signal" and data.name is None:
         raise InvalidBody("/name", "a wait for a signal needs its name")
-    if data.kind == "approval":
-        if data.default not in (None, "approve", "reject"):
-            # A typing error must not become a silent reject at the deadline.
-            raise InvalidBody("/default", "the default of an approval is approve or reject")
+    if data.kind == "approval" and data.default not in (None, "approve", "reject"):
+        # A typing error must not become a silent reject at the deadline.
+        raise InvalidBody("/default", "the default of an approval is approve or reject")
+    if data.kind == "approval" or (data.kind == "callback" and data.subject is not None):
         effect = _live(control, data.subject or "", "effect_not_planned")
         if effect.status != "planned" or effect.approval is not None:
             raise CheckRefused("effect_not_planned", f"{effect.effect} cannot be approved now")
@@ -315,6 +315,18 @@ def _signal_received(control: Control, data: ev.SignalReceived, event: Event) ->
         raise CheckRefused("unused_full", f"{MAX_UNUSED} signals wait to be used")
 
 
+MAX_LIMIT = 1 << 53  # what is counted stays exact up to here
+
+
+def check_limits(limits: ev.Limits) -> None:
+    """Raise InvalidBody for a limit that nothing could stay under."""
+    least = {"steps": 1, "tokens": 1, "cost": 0, "wall_s": 0}
+    for name, at_least in least.items():
+        limit = getattr(limits, name)
+        if limit is not None and not at_least <= limit <= MAX_LIMIT:
+            raise InvalidBody(f"/limits/{name}", f"between {at_least} and {MAX_LIMIT}")
+
+
 def _run_paused(control: Control, data: ev.RunPaused, event: Event) -> None:
     _refuse_when_stopped(control)
 
@@ -322,6 +334,8 @@ def _run_paused(control: Control, data: ev.RunPaused, event: Event) -> None:
 def _run_unpaused(control: Control, data: ev.RunUnpaused, event: Event) -> None:
     if control.paused is None:
         raise CheckRefused("run_not_paused", "the run is not paused")
+    if data.limits is not None:
+        check_limits(data.limits)
 
 
 def _cancel_requested(control: Control, data: ev.CancelRequested, event: Event) -> None:

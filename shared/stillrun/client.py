@@ -353,13 +353,15 @@ class StoreClient:
         """POST /runs/{run}/cancel."""
         return self._people(f"/runs/{_part(run)}/cancel", by or wire.By())
 
-    def pause(self, run: str, by: wire.By | None = None) -> dict[str, Any]:
+    def pause(
+        self, run: str, by: wire.By | None = None, *, stop: threading.Event | None = None
+    ) -> dict[str, Any]:
         """POST /runs/{run}/pause."""
-        return self._people(f"/runs/{_part(run)}/pause", by or wire.By())
+        return self._people(f"/runs/{_part(run)}/pause", by or wire.By(), stop=stop)
 
-    def unpause(self, run: str, by: wire.By | None = None) -> dict[str, Any]:
+    def unpause(self, run: str, body: wire.Unpause | None = None) -> dict[str, Any]:
         """POST /runs/{run}/unpause."""
-        return self._people(f"/runs/{_part(run)}/unpause", by or wire.By())
+        return self._people(f"/runs/{_part(run)}/unpause", body or wire.Unpause())
 
     # --- blobs
 

@@ -10,9 +10,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .errors import InvalidParameter
 from .signatures import AuthoringError, authors_name, authors_seconds, copied, plain_default
+from .values import check_name
 
-__all__ = ["Ask", "Call", "Command", "Fail", "ReadState", "Reply", "Succeed", "Turn"]
+__all__ = [
+    "Ask",
+    "Call",
+    "Command",
+    "Fail",
+    "Listen",
+    "ReadState",
+    "Reply",
+    "Sleep",
+    "Succeed",
+    "Turn",
+    "WaitSignal",
+]
 
 
 # --- commands: what `decide` answers
@@ -48,6 +62,48 @@ class Ask:
 
 
 @dataclass(frozen=True)
+class Sleep:
+    """Go on when the time is over, also if everything was down then.
+
+    It is over when `state.waits` has a wait of kind "timer" that is "timed_out"; until then the
+    same Sleep stands for the same timer.
+    """
+
+    seconds: float
+
+    def __post_init__(self) -> None:
+        if self.seconds is None:
+            raise AuthoringError("Sleep: how many seconds?")
+        authors_seconds(self.seconds, "Sleep: seconds")
+
+
+@dataclass(frozen=True)
+class WaitSignal:
+    """Wait for POST /runs/{run}/signals/{name}; one that came before counts.
+
+    Its payload is a user's message and the `answer` in `state.waits`. At the deadline: `default`.
+    """
+
+    name: str
+    deadline_s: float | None = field(default=None, kw_only=True)
+    default: Any = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        try:
+            check_name(self.name)
+        except InvalidParameter as error:
+            raise AuthoringError(f"WaitSignal: {error.detail}") from None
+        authors_seconds(self.deadline_s, "WaitSignal: deadline_s")
+        default = plain_default(self.default, "WaitSignal: the default")
+        object.__setattr__(self, "default", default)
+
+
+@dataclass(frozen=True)
+class Listen:
+    """Wait for a person's next message; the oldest that nobody has listened to counts."""
+
+
+@dataclass(frozen=True)
 class Succeed:
     """End the run with this output."""
 
@@ -65,7 +121,8 @@ class Fail:
     type: str = "failed"
 
 
-Command = Call | Ask | Succeed | Fail
+Waiting = Ask | Sleep | WaitSignal | Listen
+Command = Call | Waiting | Succeed | Fail
 
 
 # --- what `decide` and an offline script read

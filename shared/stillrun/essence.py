@@ -36,7 +36,8 @@ def essence(shown: dict[str, Any]) -> dict[str, Any]:
         "waits": [
             _without_message_id({key: wait.get(key) for key in _WAIT})
             for wait in shown["waits"].values()
-            if wait["status"] != "reopened"
+            # A callback about a call is opened as often as its answer takes long.
+            if wait["status"] != "reopened" and not (wait["kind"] == "callback" and wait["subject"])
         ],
         "effects": [
             {

@@ -68,6 +68,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     0 tokens also where it does not say. model: its name for itself, or ours for it. fingerprint: of
     the software and weights behind it. seed: what was sent. finish: why the answer ended there.
+    cost: in whatever the agent's prices are stated.
     """
 
     input_tokens: int = 0
@@ -76,6 +77,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fingerprint: str | None = None
     seed: int | None = None
     finish: str | None = None
+    cost: float | None = None
 
 
 class BlobRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -119,9 +121,16 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Limits(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """Bounds of one run; `steps` counts effects."""
+    """Bounds of one run, before those of its agent; reaching one pauses the run.
+
+    steps: effects. tokens: of models, read and written. cost: in whatever the agent's prices are
+    stated. wall_s: since the run was created, waits included.
+    """
 
     steps: int | None = None
+    tokens: int | None = None
+    cost: float | None = None
+    wall_s: float | None = None
 
 
 class VarsChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -380,9 +389,12 @@ class RunPaused(Data):
 
 
 class RunUnpaused(Data):
+    """`limits`: those given replace the run's; the others stay."""
+
     TYPE, WRITERS = "run_unpaused", PEOPLE
     by: str | None = None
     reason: str | None = None
+    limits: Limits | None = None
 
 
 class RunSucceeded(Data):

@@ -124,6 +124,7 @@ class Control(msgspec.Struct, kw_only=True, omit_defaults=True):
     reducer: Literal["agent", "merge", "none"] = "agent"
     agent: str | None = None
     agent_version: int | None = None
+    vars_version: int = 0  # to which the author's vars were migrated last
     seed: int = 0
     labels: dict[str, str] = {}
     storage: Storage = Storage()
@@ -140,6 +141,8 @@ class Control(msgspec.Struct, kw_only=True, omit_defaults=True):
     ordinal: int = 0  # of the last effect given one
     wait_count: int = 0
     message_count: int = 0
+    tokens: int = 0  # of models, read and written
+    cost: float = 0.0
     premise_count: int = 0
     effects: dict[str, Effect] = {}
     waits: dict[str, Wait] = {}
@@ -147,6 +150,7 @@ class Control(msgspec.Struct, kw_only=True, omit_defaults=True):
     model_at: int = 0  # where the reply of the open model call goes: before what came meanwhile
     pending: bool = False  # `decide` has something new to look at
     model_error: str | None = None
+    model_error_type: str | None = None
     unread: list[str] = []
     signals: list[Signal] = []
     paused: str | None = None

@@ -87,6 +87,8 @@ def _short(value: object) -> str:
 def _wait_text(wait: Wait, control: Control) -> str:
     effect = control.effects.get(wait.subject or "")
     about = call_text(effect.name, effect.args) if effect else wait.prompt or wait.name or ""
+    if effect and wait.kind == "callback":
+        about = f"{about}, run {wait.name}"
     text = f"{wait.kind} {wait.wait}"
     return f"{text}: {about}" if about else text
 

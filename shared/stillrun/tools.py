@@ -11,7 +11,7 @@ import logging
 import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from .context import Context
 from .events import OnDoubt
@@ -23,9 +23,14 @@ from .signatures import (
     is_generator,
 )
 
+if TYPE_CHECKING:
+    from .agent import Agent
+
 __all__ = ["Approval", "Approve", "DidNotHappen", "Happened", "Tool", "Unknown", "tool"]
 
 _log = logging.getLogger("stillrun.agent")
+
+MAX_RETRIES = 100  # with the longest pauses these are four days
 
 
 # --- approvals
@@ -135,6 +140,9 @@ class Tool:
         timeout_s: float = 60.0,
         approve: Approve | None = None,
         name: str | None = None,
+        retries: int = 0,
+        backoff_s: float = 1.0,
+        concurrency: int | None = None,
     ) -> None:
         if not callable(fn) or inspect.isclass(fn) or is_generator(fn):
             raise AuthoringError(f"a tool is a function, sync or async, not {fn!r:.80}")
@@ -144,12 +152,18 @@ class Tool:
         if on_doubt not in (None, "retry", "reconcile", "ask"):
             raise AuthoringError(f"tool {self.name!r}: on_doubt is 'retry', 'reconcile' or 'ask'")
         authors_seconds(timeout_s, f"tool {self.name!r}: timeout_s")
+        authors_seconds(backoff_s, f"tool {self.name!r}: backoff_s")
+        _whole(retries, 0, MAX_RETRIES, f"tool {self.name!r}: retries")
+        if concurrency is not None:
+            _whole(concurrency, 1, None, f"tool {self.name!r}: concurrency")
         self.fn = fn
         self.description: str = inspect.getdoc(fn) or ""
         self.effect: Literal["read", "write"] = effect
         self.on_doubt: OnDoubt = on_doubt or ("retry" if effect == "read" else "ask")
         self.timeout_s = timeout_s
+        self.retries, self.backoff_s, self.concurrency = retries, backoff_s, concurrency
         self.is_async: bool = inspect.iscoroutinefunction(fn)
+        self.agent: Agent | None = None  # whose run a call is; None: a function
         self.reconcile_hook: Callable[..., Any] | None = None
         self.parameters = Parameters(fn, self.name, Context)
         self.schema: dict[str, Any] = self.parameters.schema
@@ -224,6 +238,14 @@ class Tool:
         return Approval(f"{self.name}({named})?", defaults=self.parameters.defaults)
 
 
+def _whole(value: object, least: int, most: int | None, what: str) -> None:
+    whole = isinstance(value, int) and not isinstance(value, bool) and value >= least
+    if not whole or (most is not None and value > most):  # type: ignore[operator]
+        raise AuthoringError(
+            f"{what} is a whole number from {least}{'' if most is None else f' to {most}'}"
+        )
+
+
 @overload
 def tool(fn: Callable[..., Any], /) -> Tool: ...
 
@@ -238,6 +260,9 @@ def tool(
     timeout_s: float = 60.0,
     approve: Approve | None = None,
     name: str | None = None,
+    retries: int = 0,
+    backoff_s: float = 1.0,
+    concurrency: int | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 
 
@@ -250,6 +275,9 @@ def tool(
     timeout_s: float = 60.0,
     approve: Approve | None = None,
     name: str | None = None,
+    retries: int = 0,
+    backoff_s: float = 1.0,
+    concurrency: int | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a function whose first parameter is the context.
 
@@ -257,6 +285,12 @@ def tool(
     knows whether a call took effect: "retry" (default for reads; for writes whose callee honours
     the key), "reconcile" (ask the callee by key), "ask" a person (default for writes). timeout_s:
     when a call is given up. approve: ask a person first.
+
+    retries: how often a call that did nothing is made again before its failure is the answer: a
+    read that raises, a write that raises NotDone; after backoff_s, then twice as long each time, up
+    to an hour. They stand in the log, so a restart neither forgets nor hurries them. concurrency:
+    how many calls may be in flight at a time in one worker process; the others wait, not yet
+    intended. A call that has timed out counts no more.
     """
 
     def make(function: Callable[..., Any]) -> Tool:
@@ -267,6 +301,9 @@ def tool(
             timeout_s=timeout_s,
             approve=approve,
             name=name,
+            retries=retries,
+            backoff_s=backoff_s,
+            concurrency=concurrency,
         )
 
     return make if fn is None else make(fn)

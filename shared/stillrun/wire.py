@@ -21,6 +21,7 @@ __all__ = [
     "SendSignal",
     "SettleEffect",
     "StartRun",
+    "Unpause",
     "Verdict",
 ]
 
@@ -89,10 +90,19 @@ class Appended(Body):
 
 
 class By(Body, omit_defaults=True):
-    """POST cancel, pause, unpause."""
+    """POST cancel, pause."""
 
     by: str | None = None
     reason: str | None = None
+    id: str | None = None
+
+
+class Unpause(Body, omit_defaults=True):
+    """POST unpause. `limits`: those given replace the run's: how a used up budget is raised."""
+
+    by: str | None = None
+    reason: str | None = None
+    limits: Limits | None = None
     id: str | None = None
 
 

@@ -6,7 +6,7 @@ import base64
 import binascii
 from typing import Any
 
-from stillrun.errors import InvalidParameter
+from stillrun.errors import InvalidParameter, StillrunError
 from stillrun.state import Control
 from stillrun.status import status, waiting_for
 from stillrun.values import rfc3339
@@ -48,7 +48,10 @@ def run_view(store: Store, entry: Entry, seq: int) -> dict[str, Any]:
         "run": entry.run,
         "log_id": control.log_id,
         "status": word,
-        "waiting_for": waiting_for(control, now_ms, left_s if at_head else None),
+        "waiting_for": [
+            *waiting_for(control, now_ms, left_s if at_head else None),
+            *(_of_children(store, control) if at_head else ()),
+        ],
         "agent": control.agent,
         "agent_version": control.agent_version,
         "reducer": control.reducer,
@@ -69,6 +72,24 @@ def run_view(store: Store, entry: Entry, seq: int) -> dict[str, Any]:
     if entry.damage is not None:
         shown["damage"] = entry.damage
     return shown
+
+
+def _of_children(store: Store, control: Control) -> list[str]:
+    """What the runs wait for whose end this one waits for: a doubt of a child holds up both."""
+    reasons = []
+    for wait in control.waits.values():
+        if wait.kind != "callback" or wait.subject is None or wait.name is None:
+            continue
+        try:
+            entry = store.entry(wait.name)
+            child = store.state_at(entry, entry.head_seq).state.control
+        except StillrunError:
+            continue  # gone or damaged: the parent is told when it looks
+        now_ms = store.now_ms()
+        word = shown_status(status(child, now_ms), child.lease is not None)
+        text = "; ".join(waiting_for(child, now_ms))
+        reasons.append(f"run {wait.name} ({word}){text and ': '}{text}")
+    return reasons
 
 
 def _lease(control: Control, left_s: float | None) -> dict[str, Any] | None:

@@ -162,6 +162,13 @@ def _by(word: str) -> Words:
     return line
 
 
+def _unpaused(event: Event, names: Names) -> tuple[str, str]:
+    word, text = _by("unpaused")(event, names)
+    limits = {} if event.data.limits is None else codec.plain_data(event.data.limits)
+    raised = ", ".join(f"{name} {limit:,}" for name, limit in limits.items())
+    return word, "; ".join(part for part in (text, raised and f"limits: {raised}") if part)
+
+
 def _text(word: str, *fields: str) -> Words:
     def line(event: Event, names: Names) -> tuple[str, str]:
         shown = codec.plain_data(event.data)
@@ -192,7 +199,7 @@ _WORDS: dict[str, Words] = {
     "signal_received": _text("signal", "name", "payload"),
     "cancel_requested": _by("cancel"),
     "run_paused": _by("paused"),
-    "run_unpaused": _by("unpaused"),
+    "run_unpaused": _unpaused,
     "run_succeeded": _text("succeeded", "output"),
     "run_failed": _text("failed", "error"),
     "run_cancelled": _by("cancelled"),

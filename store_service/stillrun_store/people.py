@@ -6,14 +6,34 @@ on or closed (I4); a deadline is judged once, here or by the sweep, under the ru
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import Any
 
 from stillrun import events as ev
-from stillrun.errors import CheckRefused, EffectNotFound, InvalidBody, WaitNotFound, WaitNotOpen
+from stillrun.errors import (
+    CheckRefused,
+    EffectNotFound,
+    InvalidBody,
+    RunClosed,
+    RunDeleted,
+    RunNotFound,
+    StillrunError,
+    WaitNotFound,
+    WaitNotOpen,
+)
 from stillrun.state import State, Wait, view_wait
 from stillrun.values import check_event_id, check_name
-from stillrun.wire import AnswerWait, Appended, By, SendMessage, SendSignal, SettleEffect, Verdict
+from stillrun.wire import (
+    AnswerWait,
+    Appended,
+    By,
+    SendMessage,
+    SendSignal,
+    SettleEffect,
+    Unpause,
+    Verdict,
+)
 
 from .append import write
 from .drafts import Draft, new_event_id
@@ -31,6 +51,8 @@ __all__ = [
     "settle",
     "unpause",
 ]
+
+_log = logging.getLogger(__name__)
 
 Result = tuple[Appended, bool]
 
@@ -61,7 +83,34 @@ def send_signal(store: Store, run: str, name: str, body: SendSignal) -> Result:
 def cancel(store: Store, run: str, body: By) -> Result:
     """Ask for the end; the store ends the run itself when nothing is open, in doubt or leased."""
     data = ev.CancelRequested(by=body.by, reason=body.reason)
-    return write(store, run, [Draft(type="cancel_requested", data=data, id=_id(body.id))])
+    children: set[str] = set()
+
+    def note(entry: Entry, loaded: Loaded) -> None:
+        # Before the cancel: it drops what is planned. A child's id follows from its call's.
+        live = loaded.state.control.effects.values()
+        children.update(f"{run}~{effect.ordinal}" for effect in live if effect.kind == "tool")
+
+    done = write(
+        store,
+        run,
+        [Draft(type="cancel_requested", data=data, id=_id(body.id))],
+        before=note,
+    )
+    for child in sorted(children):
+        _cancel_child(store, run, child, body)
+    return done
+
+
+def _cancel_child(store: Store, parent: str, child: str, body: By) -> None:
+    try:
+        if store.entry(child).summary.labels.get("parent") != parent:
+            return
+        cancel(store, child, By(by=body.by, reason=f"its parent run {parent} was cancelled"))
+    except (RunNotFound, RunClosed, RunDeleted, CheckRefused):
+        return  # there is none, or it has come to its end by itself
+    except StillrunError as error:
+        # The parent's cancel stands; the child is a run of its own and can be cancelled by itself.
+        _log.warning("run %s was not cancelled with its parent: %s", child, error.detail)
 
 
 def pause(store: Store, run: str, body: By) -> Result:
@@ -70,9 +119,9 @@ def pause(store: Store, run: str, body: By) -> Result:
     return write(store, run, [Draft(type="run_paused", data=data, id=_id(body.id))])
 
 
-def unpause(store: Store, run: str, body: By) -> Result:
-    """Go on where the run was paused."""
-    data = ev.RunUnpaused(by=body.by, reason=body.reason)
+def unpause(store: Store, run: str, body: Unpause) -> Result:
+    """Go on where the run was paused, with the limits that are given raised or lowered."""
+    data = ev.RunUnpaused(by=body.by, reason=body.reason, limits=body.limits)
     return write(store, run, [Draft(type="run_unpaused", data=data, id=_id(body.id))])
 
 

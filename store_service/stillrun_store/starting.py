@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 
+from stillrun.check import check_limits
 from stillrun.errors import InvalidBody, InvalidParameter, RunExists, UnsupportedValue
 from stillrun.events import RunCreated
 from stillrun.values import same
@@ -28,8 +29,8 @@ def created(run: str, body: StartRun) -> RunCreated:
     every = None if body.storage is None else body.storage.every
     if every is not None and not 1 <= every <= MAX_EVERY:
         raise InvalidBody("/storage/every", f"from 1 to {MAX_EVERY} events")
-    if body.limits is not None and body.limits.steps is not None and body.limits.steps < 1:
-        raise InvalidBody("/limits/steps", "at least 1")
+    if body.limits is not None:
+        check_limits(body.limits)
     defaults = RunCreated(run=run, log_id=secrets.token_hex(8), reducer=reducer)
     return RunCreated(
         run=run,

@@ -466,6 +466,18 @@ def test_a_pause_holds_and_an_unpause_goes_on(door):
     door.worker()
 
 
+def test_an_unpause_replaces_the_limits_that_it_gives_and_no_others(door):
+    door.start(limits={"steps": 5, "tokens": 100})
+    good(door.post("/runs/r/pause"), 201)
+    with nobody_is_changed(door):
+        refused(door.post("/runs/r/unpause", {"limits": {"tokens": 0}}), 422, "invalid_body")
+        refused(door.post("/runs/r/unpause", {"limits": {"tokens": "9"}}), 422, "invalid_body")
+        refused(door.post("/runs/r/pause", {"limits": {"tokens": 9}}), 422, "invalid_body")
+    good(door.post("/runs/r/unpause", {"limits": {"tokens": 900, "cost": 1.5}}), 201)
+    control = good(door.get("/runs/r/state")).body["state"]["control"]
+    assert control["limits"] == {"steps": 5, "tokens": 900, "cost": 1.5}
+
+
 @pytest.mark.parametrize("kind", ["tool", "model"])
 @pytest.mark.parametrize("outcome", ["happened", "did_not_happen"])
 def test_a_person_settles_a_doubt_and_the_run_goes_on(door, outcome, kind):
@@ -652,3 +664,61 @@ def test_a_wait_for_a_message_is_answered_by_a_message_only(door):
     refused(door.post("/runs/r/waits/w1/answer", {"answer": 1}), 409, "wrong_answer")
     good(door.post("/runs/r/messages", {"content": "hello"}), 201)
     assert door.state("r")["waits"]["w1"]["status"] == "answered"
+
+
+# --- a run that waits for a run
+
+
+def with_child(door, labels=None):
+    """A parent whose planned call e1 waits for the run r~1."""
+    door.start()
+    worker = door.worker()
+    worker.decide({"type": "plan_made", "data": {"calls": [PLANNED]}})
+    callback = {"wait": "w1", "kind": "callback", "subject": "e1", "name": "r~1", "in_s": 600}
+    worker.decide({"type": "wait_opened", "data": callback})
+    door.start("r~1", agent="other", labels={"parent": "r"} if labels is None else labels)
+    return worker
+
+
+PLANNED = {"effect": "e1", "name": "helper", "args": {"input": 1}}
+
+
+def test_a_parent_shows_what_its_child_waits_for_and_holds_no_lease(door):
+    with_child(door)
+    shown = door.get("/runs/r").body
+    assert (shown["status"], shown["lease"]) == ("waiting", None)
+    first, second = shown["waiting_for"]
+    assert first.startswith("callback w1: helper(1), run r~1, since ")
+    assert second == "run r~1 (queued): a worker"
+
+
+def test_a_callback_about_a_call_makes_it_due_again_whoever_answers(door):
+    with_child(door)
+    assert door.grants() == []
+    good(door.post("/runs/r/waits/w1/answer", {"answer": "look"}), 201)
+    assert door.status() == "queued"
+    assert [m["role"] for m in door.get("/runs/r/state").body["state"]["messages"]] == ["assistant"]
+
+
+def test_a_cancel_of_the_parent_cancels_its_child_once(door):
+    with_child(door)
+    sent = {"by": "ada", "id": new_id()}
+    good(door.post("/runs/r/cancel", sent), 201)
+    good(door.post("/runs/r/cancel", sent), 200)
+    assert (door.status("r"), door.status("r~1")) == ("cancelled", "cancelled")
+    events = door.get("/runs/r~1/events").body["events"]
+    (cancel,) = [event["data"] for event in events if event["type"] == "cancel_requested"]
+    assert cancel == {"by": "ada", "reason": "its parent run r was cancelled"}
+
+
+def test_a_cancel_leaves_a_run_alone_that_only_has_a_childs_name(door):
+    with_child(door, labels={})
+    good(door.post("/runs/r/cancel"), 201)
+    assert door.status("r~1") == "queued"
+
+
+def test_a_childs_end_does_not_stand_in_the_way_of_its_parents_cancel(door):
+    with_child(door)
+    good(door.post("/runs/r~1/cancel"), 201)
+    good(door.post("/runs/r/cancel"), 201)
+    assert door.status() == "cancelled"

@@ -417,7 +417,7 @@ def pause(stage: Stage) -> Send:
 def unpause(stage: Stage) -> Send:
     stage.hold()
     stage.direct.pause(stage.run)
-    by = wire.By(by="ana", id=new_id())
+    by = wire.Unpause(by="ana", id=new_id())
     return lambda client: client.unpause(stage.run, by)
 
 

@@ -44,7 +44,7 @@ def pause(run: Run) -> None:
 
 def pause_and_back(run: Run) -> None:
     pause(run)
-    run.direct.unpause(run.name, wire.By(by="ana"))
+    run.direct.unpause(run.name, wire.Unpause(by="ana"))
 
 
 def signal(run: Run) -> None:
@@ -76,7 +76,7 @@ def unpause_when_idle(run: Run) -> None:
     """People go on once the paused run is at rest: its outcomes are in, its lease is over."""
     shown = run.shown()
     if shown["status"] == "paused" and shown["lease"] is None:
-        run.direct.unpause(run.name, wire.By(by="ana"))
+        run.direct.unpause(run.name, wire.Unpause(by="ana"))
 
 
 # --- what must hold of any run, whatever landed when

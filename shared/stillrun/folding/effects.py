@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from .. import events as ev
 from ..events import Event, ModelReply
-from ..state import Effect, State
+from ..state import Control, Effect, State
 from ..values import MAX_AT_MS
 from .moves import answer, model_reply, plan, seqs_and, set_effect
 from .values import change_vars
@@ -56,7 +56,7 @@ def _happened(state: State, effect: Effect, result: Any, blob: Any, seq: int) ->
     if effect.kind == "model":
         reply = model_reply(result)
         control.effects = {k: e for k, e in control.effects.items() if k != effect.effect}
-        control.model_error = None
+        control.model_error = control.model_error_type = None
         if control.cancel is not None:  # what the model wants is not planned any more
             reply = ModelReply(content=reply.content)
         calls = [(call.name, call.args) for call in reply.calls]
@@ -70,7 +70,20 @@ def effect_succeeded(state: State, data: ev.EffectSucceeded, event: Event) -> No
     change_vars(state, data.vars)
     effect = state.control.effects.get(data.effect)
     if effect is not None:
+        _count(state.control, data.usage)
         _happened(state, effect, data.result, data.blob, event.seq)
+
+
+MAX_COUNT = 1 << 53  # sums stay exact and storable, whatever a meter says
+
+
+def _count(control: Control, usage: ev.Usage | None) -> None:
+    if usage is None:
+        return
+    tokens = max(0, usage.input_tokens) + max(0, usage.output_tokens)
+    control.tokens = min(control.tokens + tokens, MAX_COUNT)
+    if usage.cost is not None and usage.cost > 0:
+        control.cost = min(control.cost + usage.cost, float(MAX_COUNT))
 
 
 def _plan_again(state: State, effect: Effect, seq: int, retry_at_ms: int | None) -> None:
@@ -105,6 +118,7 @@ def effect_failed(state: State, data: ev.EffectFailed, event: Event) -> None:
         return
     if effect.kind == "model":
         control.model_error = data.error.message
+        control.model_error_type = data.error.type
     answer(state, effect, "failed", msgspec.to_builtins(data.error), event.seq)
 
 

@@ -132,8 +132,14 @@ def cancel_waits(state: State, seq: int) -> None:
 
 
 def decide_approval(state: State, effect: Effect, wait: Wait, seq: int) -> None:
-    """approve and edit free the planned call, anything else answers it as rejected."""
-    if wait.status in ("cancelled", "reopened"):
+    """approve and edit free the planned call, anything else answers it as rejected.
+
+    A callback about a call says only that it is time to look: the call is made again.
+    """
+    if wait.kind == "callback":
+        again = replace(effect, approval=None, retry_at_ms=None, seqs=seqs_and(effect.seqs, seq))
+        set_effect(state.control, again)
+    elif wait.status in ("cancelled", "reopened"):
         again = replace(effect, approval=None, approved=False, seqs=seqs_and(effect.seqs, seq))
         set_effect(state.control, again)
     elif wait.answer in ("approve", "edit"):

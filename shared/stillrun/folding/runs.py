@@ -58,7 +58,7 @@ def run_forked(state: State, data: ev.RunForked, event: Event) -> None:
             seqs=[event.seq],
         )
         open_wait(state, again)
-        if wait.kind == "approval" and wait.subject in control.effects:
+        if wait.kind in ("approval", "callback") and wait.subject in control.effects:
             set_effect(control, replace(control.effects[wait.subject], approval=again.wait))
     control.pending = control.pending or not (control.effects or control.waits)
 
@@ -91,8 +91,12 @@ def run_paused(state: State, data: ev.RunPaused, event: Event) -> None:
 
 def run_unpaused(state: State, data: ev.RunUnpaused, event: Event) -> None:
     control = state.control
-    control.paused, control.model_error = None, None
+    control.paused = control.model_error = control.model_error_type = None
     control.idle_grants = 0
+    if data.limits is not None:
+        given = msgspec.structs.asdict(data.limits)
+        raised = {name: limit for name, limit in given.items() if limit is not None}
+        control.limits = replace(control.limits, **raised)
     if not control.effects and not control.waits:
         control.pending = True
 

@@ -25,7 +25,7 @@ def vars_changed(state: State, data: ev.VarsChanged, event: Event) -> None:
 
 
 def vars_migrated(state: State, data: ev.VarsMigrated, event: Event) -> None:
-    state.control.agent_version = data.to_version
+    state.control.agent_version = state.control.vars_version = data.to_version
     change_vars(state, ev.VarsChange(merge=data.patch))
 
 

@@ -29,8 +29,10 @@ def wait_opened(state: State, data: ev.WaitOpened, event: Event) -> None:
     )
     open_wait(state, wait)
     effect = control.effects.get(data.subject or "")
-    if effect is not None and data.kind == "approval":
+    if effect is not None and data.kind in ("approval", "callback"):
         asked = replace(effect, approval=data.wait, approved=False)
+        if data.kind == "callback":  # its deadline is the time of the next attempt
+            asked = replace(asked, retry_at_ms=None)
         set_effect(control, replace(asked, seqs=seqs_and(effect.seqs, event.seq)))
     if data.kind == "question" and data.prompt is not None:
         said = {"id": f"m{event.seq}", "role": "assistant", "content": data.prompt}
@@ -93,7 +95,7 @@ def message_added(state: State, data: ev.MessageAdded, event: Event) -> None:
     control = state.control
     message = {"id": data.message, "role": data.role, "content": data.content}
     say(state, None, message if data.by is None else message | {"by": data.by})
-    control.model_error = None
+    control.model_error = control.model_error_type = None
     wait = next((w for w in control.waits.values() if w.kind == "message"), None)
     if wait is None:
         control.unread = [*control.unread, data.message]

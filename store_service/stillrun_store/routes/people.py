@@ -15,6 +15,7 @@ from stillrun.wire import (
     SendMessage,
     SendSignal,
     SettleEffect,
+    Unpause,
     Verdict,
 )
 
@@ -60,7 +61,7 @@ def blueprint(store: Store, waiting: Waiting) -> Blueprint:
     @bp.post("/runs/<ref>/unpause")
     def unpause(ref: str) -> Response:
         http.params()
-        return done(people.unpause(store, only_run(ref), http.body(By)))
+        return done(people.unpause(store, only_run(ref), http.body(Unpause)))
 
     @bp.post("/runs/<ref>/approve")
     def approve(ref: str) -> Response:

@@ -40,6 +40,17 @@ def test_the_names_that_authors_import_are_all_there():
         ({"version": 0}, "version"),
         ({"version": True}, "version"),
         ({"max_steps": 0}, "max_steps"),
+        ({"conversation": "yes"}, "conversation"),
+        ({"version": 2, "migrations": {2: dict}}, "from versions 1 to 1"),
+        ({"version": 3, "migrations": {1: dict}}, "no migration from version 2"),
+        ({"version": 2, "migrations": {1: later}}, "plain function"),
+        ({"version": 2, "migrations": {True: dict}}, "from versions"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_wall_s": -1}, "max_wall_s"),
+        ({"max_cost": 0}, "max_cost"),
+        ({"max_cost": 1}, "prices"),
+        ({"prices": {"m": 1}}, "the price of 'm'"),
+        ({"prices": {"m": (1, float("nan"))}}, "the price of 'm'"),
         ({"instructions": None}, "instructions"),
         ({"tools": [look, look]}, "two tools named 'look'"),
         ({"tools": [lambda ctx: None]}, "no tool"),
@@ -62,6 +73,27 @@ def test_an_agent_that_cannot_work_is_refused(settings, named):
 def test_either_a_model_decides_or_code_does(other):
     with pytest.raises(AuthoringError, match="either"):
         Agent("a", **other).decide(lambda state: Succeed())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: stillrun.Sleep(0),
+        lambda: stillrun.Sleep(None),
+        lambda: stillrun.Sleep("5"),
+        lambda: stillrun.WaitSignal("no spaces"),
+        lambda: stillrun.WaitSignal("go", deadline_s=-1),
+        lambda: stillrun.WaitSignal("go", default=object()),
+    ],
+)
+def test_a_wait_that_cannot_be_is_refused_where_it_is_written(wrong):
+    with pytest.raises(AuthoringError):
+        wrong()
+
+
+def test_a_conversation_is_a_models_and_code_listens_by_itself():
+    with pytest.raises(AuthoringError, match="Listen"):
+        Agent("a", conversation=True).decide(lambda state: Succeed())
 
 
 def test_code_that_decides_is_one_plain_function():

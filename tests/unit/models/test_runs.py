@@ -124,17 +124,23 @@ def test_a_call_that_may_have_been_billed_is_a_doubt_and_repeated_under_its_id(
     assert len(stub.asked) == 2
 
 
-def test_a_conversation_that_is_too_long_ends_with_its_reason_and_nothing_is_left_out(
-    perform, stub
+def test_a_conversation_that_is_too_long_pauses_with_its_reason_and_nothing_is_left_out(
+    perform, stage, stub
 ):
     too_long = {"error": {"message": "maximum context length is 8", "code": 400}}
-    run, _, _ = perform(says(completion(None, ("fare", '{"route": "A"}'))), says(too_long, 400))
-    ended = run.ends()
-    assert ended["status"] == "failed"
-    assert "too long for the model" in json.dumps(ended["error"])
+    run, _, _ = perform(
+        says(completion(None, ("fare", '{"route": "A"}'))),
+        says(too_long, 400),
+        says(completion("done")),
+    )
+    (why, *_) = run.reaches("paused")["waiting_for"]
+    assert why.startswith("unpause: context_too_long: ")
+    assert "too long for the model" in why
     (failed,) = data_of(run, "effect_failed")
     assert (failed.error.type, failed.retry_in_s) == ("context_too_long", None)
     assert len(stub.asked) == 2
+    stage.client.unpause(run.run)
+    assert run.ends()["output"] == "done"
 
 
 @pytest.mark.parametrize("last", [401, 200])
@@ -147,7 +153,7 @@ def test_the_key_is_in_no_event_no_file_and_no_log(perform, stage, stub, store, 
         says(completion(KEY, ("fare", json.dumps({"route": KEY})), (KEY, "{"), model=KEY)),
         says(echo, 401) if last == 401 else says(completion(f"the key is {KEY}")),
     )
-    ended = run.ends()
+    ended = run.reaches("paused" if last == 401 else "succeeded")
     assert len(stub.asked) == 4
     assert {asked.headers["Authorization"] for asked in stub.asked} == {f"Bearer {KEY}"}
     events = repr(run.events())

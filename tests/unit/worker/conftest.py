@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from stillrun import events as ev
 from stillrun import wire
@@ -25,6 +26,7 @@ from stillrun.events import Data, Event
 from stillrun.reducers import fold_into
 from stillrun.schema import SCHEMA_VERSION
 from stillrun.state import Effect, State, new_state
+from stillrun.values import rfc3339
 from stillrun_agent.decide import Decision, decide_next
 from stillrun_agent.registry import Registry
 from stillrun_agent.worker import Worker
@@ -49,6 +51,9 @@ class Story:
     def tell(self, *data: Data) -> None:
         """Events that others write, or outcomes."""
         for each in data:
+            if isinstance(each, ev.WaitOpened) and each.in_s is not None:  # as the store writes it
+                due = rfc3339(self.now_ms + round(each.in_s * 1000))
+                each = replace(each, in_s=None, due=due)
             event = Event(
                 seq=self.state.control.seq + 1,
                 id=f"{self.state.control.seq:032x}",
@@ -240,7 +245,7 @@ class Stage:
     def worker(self, *agents: Agent, url: str | None = None, **options: Any) -> Worker:
         registry = Registry()
         for agent in agents:
-            self._name(agent)
+            self.name(agent)
             registry.add(agent)
         client = self.connect(**({} if url is None else {"url": url}))
         worker = Worker(
@@ -253,12 +258,16 @@ class Stage:
         return worker
 
     def run(self, agent: Agent, **start: Any) -> Seen:
-        self._name(agent)
+        self.name(agent)
         run = f"run-{secrets.token_hex(4)}"
         self.client.start_run(wire.StartRun(run=run, agent=agent.name, **start))
         return Seen(self.client, run)
 
-    def _name(self, agent: Agent) -> None:
+    def named(self, agent: Agent) -> None:
+        """Leave the agent's name as it is: it is another version of one that has runs."""
+        self._named.add(id(agent))
+
+    def name(self, agent: Agent) -> None:
         """Runs that an earlier test has left behind must not come to this one's workers."""
         if id(agent) not in self._named:
             agent.name = f"{agent.name}-{secrets.token_hex(4)}"

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from stillrun import Agent, Approval, Ask, Call, DidNotHappen, Fail, Reply, Succeed, tool
+from stillrun import (
+    Agent,
+    Approval,
+    Ask,
+    Call,
+    DidNotHappen,
+    Fail,
+    Listen,
+    Reply,
+    Sleep,
+    Succeed,
+    WaitSignal,
+    tool,
+)
 from stillrun import events as ev
 from stillrun.codec import encode_state
 from stillrun.events import make_key
-from stillrun.values import args_digest
-from stillrun_agent.decide import still_unknown
+from stillrun.values import args_digest, rfc3339, validate
+from stillrun_agent.decide import Decision, still_unknown
 
 
 @tool
@@ -330,35 +345,71 @@ def test_a_run_ends_as_the_code_says(story, command, told):
 @pytest.mark.parametrize(
     "answer", [[], None, "Call", [Succeed(), Call("look")], [Ask("?"), Fail("x")]], ids=repr
 )
-def test_what_is_no_command_ends_the_run_with_its_text(story, answer):
-    (failed,) = story(by_code(answer, answer)).go()
-    assert failed.error.type == "decide_error"
+def test_what_is_no_command_pauses_the_run_with_its_text_and_place(story, answer):
+    decision = story(by_code(answer, answer)).decide()
+    assert decision.events == ()
+    assert decision.pause.startswith("decide_error: TypeError: decide answered")
+    assert re.search(r" at test_decide.py:[0-9]+ in <lambda>$", decision.pause)
 
 
-def test_what_decide_raises_ends_the_run_with_its_last_line(story):
+def test_what_decide_raises_pauses_the_run_with_the_line_that_raised(story):
     agent = Agent("a")
 
     @agent.decide
     def next_step(state):
-        return state.input["route"]
+        return route_of(state.input)
 
-    (failed,) = story(agent, input={}).go()
-    assert failed.error == ev.Problem(type="decide_error", message="KeyError: 'route'")
+    def route_of(given):
+        return given["route"]
+
+    decision = story(agent, input={}).decide()
+    line = route_of.__code__.co_firstlineno + 1
+    reason = f"decide_error: KeyError: 'route' at test_decide.py:{line} in route_of"
+    assert decision.pause.startswith(f"{reason}, from test_decide.py:")
+    assert decision.events == ()
 
 
-def test_a_run_that_plans_for_ever_is_ended(story):
+def test_the_reason_of_a_pause_is_bounded_and_can_be_stored(story):
+    agent = Agent("a")
+
+    @agent.decide
+    def next_step(state):
+        raise ValueError("\ud800" + "x" * 10_000)
+
+    reason = story(agent).decide().pause
+    assert len(reason) <= 2_100
+    validate(reason)
+
+
+def test_a_pause_is_decided_alike_by_the_next_holder_and_gone_once_the_code_is_mended(story):
+    s = story(by_code([], Call("look")))
+    first = s.decide().pause
+    s.crash()
+    broken = by_code([])
+    mended, s.agent = s.agent, broken
+    assert s.decide().pause.split(" at ")[0] == first.split(" at ")[0]
+    s.tell(ev.RunPaused(reason=first))
+    assert s.decide() == Decision()
+    s.agent = mended
+    s.tell(ev.RunUnpaused())
+    s.lease()
+    assert names(s.go()) == ["plan_made", "effect_intended"]
+
+
+def test_a_run_that_plans_for_ever_is_paused(story):
     s = story(by_code(Call("look"), max_steps=2))
     for effect in ("e1", "e2"):
         s.go()
         s.did(effect)
-    (failed,) = s.go()
-    assert failed.error.type == "max_steps"
+    assert s.decide() == Decision(pause="budget: 3 of 2 steps")
 
 
-def test_the_limit_of_the_run_holds_beside_the_agents(story):
-    s = story(by_code([Call("look"), Call("look")]), limits=ev.Limits(steps=1))
-    (failed,) = s.go()
-    assert failed.error.type == "max_steps"
+@pytest.mark.parametrize(("limit", "fits"), [(1, False), (2, True)])
+def test_the_steps_a_run_was_given_come_before_its_agents(story, limit, fits):
+    agent = by_code([Call("look"), Call("look")], max_steps=3 - limit)
+    decision = story(agent, limits=ev.Limits(steps=limit)).decide()
+    assert decision.pause == (None if fits else "budget: 2 of 1 steps")
+    assert bool(decision.events) is fits
 
 
 def test_a_question_is_opened_with_its_deadline(story):
@@ -392,6 +443,56 @@ def test_beside_a_new_question_an_open_one_is_left_alone(story):
     s.lease()
     (opened,) = s.go()
     assert (opened.wait, opened.prompt) == ("w3", "C?")
+
+
+def test_a_sleep_is_a_timer_and_a_signal_is_awaited_by_its_name(story):
+    wanted = [Sleep(90), WaitSignal("paid", deadline_s=60, default="late"), Listen()]
+    timer, signal, message = story(by_code(wanted)).go()
+    assert (timer.wait, timer.kind, timer.in_s) == ("w1", "timer", 90)
+    assert (signal.wait, signal.kind, signal.name) == ("w2", "signal", "paid")
+    assert (signal.in_s, signal.default) == (60, "late")
+    assert (message.wait, message.kind, message.in_s) == ("w3", "message", None)
+
+
+def test_a_sleep_that_is_asked_for_again_ends_when_it_would_have_ended(story):
+    """Whatever wakes the code in between must not start the night anew."""
+    s = story(by_code([Sleep(90), WaitSignal("paid")], Sleep(90), Succeed()))
+    s.go()
+    (timer,) = [wait for wait in s.state.control.waits.values() if wait.kind == "timer"]
+    s.pass_s(60)
+    s.tell(ev.SignalReceived(name="paid"))
+    s.lease()
+    resolved, opened = s.go()
+    assert (resolved.wait, resolved.reason) == ("w1", "reopened")
+    assert (opened.kind, opened.in_s, opened.due) == ("timer", None, rfc3339(timer.due_ms))
+    s.tell(ev.WaitResolved(wait="w3", reason="timed_out"))
+    s.lease()
+    assert s.go() == [ev.RunSucceeded()]
+
+
+def test_two_sleeps_of_different_length_are_two_timers(story):
+    s = story(by_code([Sleep(1_234_567), Sleep(1_234_568)]))
+    assert len(s.go()) == 2
+
+
+def test_a_signal_that_came_first_is_used_at_once(story):
+    s = story(by_code(WaitSignal("paid"), Succeed()))
+    s.tell(ev.SignalReceived(name="paid", payload=7, by="shop"))
+    s.go()
+    assert [(w.status, w.answer) for w in s.state.content.waits.values()] == [("answered", 7)]
+    assert s.go() == [ev.RunSucceeded()]
+
+
+def test_messages_are_listened_to_one_by_one_in_their_order(story):
+    s = story(by_code(Listen()))
+    s.tell(ev.MessageAdded(message="u1", content="one"))
+    s.tell(ev.MessageAdded(message="u2", content="two"))
+    for message in ("u1", "u2"):
+        s.go()
+        *_, wait = s.state.content.waits.values()
+        assert (wait.status, wait.answer) == ("answered", {"message": message})
+    s.go()
+    assert [wait.kind for wait in s.state.control.waits.values()] == ["message"]
 
 
 def test_the_same_question_twice_is_two_questions(story):
@@ -458,14 +559,28 @@ def test_a_model_that_failed_fails_the_run(story):
     assert failed.error == ev.Problem(type="model_error", message="no quota")
 
 
-def test_a_model_that_calls_for_ever_is_ended(story):
+@pytest.mark.parametrize("code", ["context_too_long", "key_refused"])
+def test_what_a_person_can_mend_about_a_model_pauses_until_the_unpause_asks_again(story, code):
+    s = story(by_model())
+    s.go()
+    s.tell(ev.EffectFailed(effect="e1", error=ev.Problem(type=code, message="it said no")))
+    s.crash()  # between the outcome and the pause: the next holder decides the same
+    decision = s.decide()
+    assert decision.pause.startswith(f"{code}: it said no; ")
+    assert decision.events == ()
+    s.tell(ev.RunPaused(reason=decision.pause), ev.RunUnpaused())
+    s.lease()
+    (again,) = s.go()
+    assert (again.effect, again.kind) == ("e2", "model")
+
+
+def test_a_model_that_calls_for_ever_is_paused(story):
     s = story(by_model(max_steps=2))
     s.go()
     s.did("e1", reply(None, ("look", {})))
     s.go()
     s.did("e2")
-    (failed,) = s.go()
-    assert failed.error.type == "max_steps"
+    assert s.decide() == Decision(pause="budget: 3 of 2 steps")
 
 
 # --- purity

@@ -17,6 +17,7 @@ from stillrun.state import from_view
 from stillrun_agent.leases import HeldLease
 from stillrun_agent.models import ModelFactory
 from stillrun_agent.run_work import RunWork
+from stillrun_agent.slots import Slots
 from stillrun_agent.tools import Performer
 
 
@@ -482,6 +483,7 @@ def test_what_people_want_before_the_call_has_started_keeps_it_from_being_made(
         client=stage.client,
         worker="w",
         performer=Performer(),
+        slots=Slots(),
         models=ModelFactory(),
         draining=threading.Event(),
         claims_over=threading.Event(),

@@ -16,13 +16,17 @@ from stillrun import (
     Happened,
     NotDone,
     Reply,
+    Sleep,
     Succeed,
     Unknown,
+    WaitSignal,
     tool,
     wire,
 )
 from stillrun.codec import decode_msgpack
+from stillrun.errors import CheckRefused, Unavailable
 from stillrun_agent.decide import decide_next
+from stillrun_agent.run_work import MAX_REFUSALS, RunWork
 
 
 class Desk:
@@ -176,6 +180,37 @@ def test_an_approved_call_is_made_once_it_is_approved(stage, desk):
     stage.client.answer(run.run, "w1", wire.AnswerWait(answer="edit", args={"price": 8}))
     run.ends()
     assert run.answers() == [("pay", "succeeded", 8)]
+
+
+def test_code_sleeps_without_a_worker_and_wakes_when_the_time_is_over(stage):
+    agent = Agent("a")
+
+    @agent.decide
+    def next_step(state):
+        slept = [w for w in state.waits.values() if w["status"] == "timed_out"]
+        return Succeed(len(slept)) if slept else Sleep(1.5)
+
+    stage.worker(agent)
+    run = stage.run(agent)
+    assert run.reaches("waiting")["waiting_for"][0].startswith("timer w1: 1.5 s")
+    assert run.ends()["output"] == 1
+    (opened,), (resolved,) = run.events("wait_opened"), run.events("wait_resolved")
+    assert 1_400 <= resolved.at_ms - opened.at_ms < 10_000
+
+
+def test_code_waits_for_a_signal_and_reads_its_payload(stage):
+    agent = Agent("a")
+
+    @agent.decide
+    def next_step(state):
+        paid = [w["answer"] for w in state.waits.values() if w["status"] == "answered"]
+        return Succeed(paid[0]) if paid else WaitSignal("paid")
+
+    stage.worker(agent)
+    run = stage.run(agent)
+    assert run.reaches("waiting")["waiting_for"][0].startswith("signal w1: paid")
+    stage.client.send_signal(run.run, "paid", wire.SendSignal(payload={"amount": 7}))
+    assert run.ends()["output"] == {"amount": 7}
 
 
 def test_calls_of_a_group_are_made_side_by_side(stage):
@@ -500,9 +535,103 @@ def test_a_defect_of_the_agent_is_the_runs_and_not_the_workers(stage):
 
     other = Agent("b")
     other.decide(lambda state: Succeed("fine"))
-    stage.worker(agent, other)
-    assert stage.run(agent, input={"n": 1}).ends()["error"]["type"] == "decide_error"
+    worker = stage.worker(agent, other)
+    run = stage.run(agent, input={"n": 1})
+    (why, *_) = run.reaches("paused")["waiting_for"]
+    assert why.startswith("unpause: decide_error: ZeroDivisionError: ")
+    assert "test_worker.py:" in why
     assert stage.run(other).ends()["output"] == "fine"
+    (paused,) = run.events("run_paused")
+    assert paused.data.by == worker.worker_id
+
+
+def test_after_a_fixed_deploy_an_unpause_goes_on_where_the_code_could_not(stage, desk):
+    @tool(effect="write")
+    def pay(ctx) -> str:
+        return desk.take(ctx.key, "paid")
+
+    def code(after_paying):
+        agent = Agent("a", tools=[pay])
+
+        @agent.decide
+        def next_step(state):
+            return after_paying(state) if state.messages else Call("pay")
+
+        return agent
+
+    broken = code(lambda state: state.vars["missing"])
+    old = stage.worker(broken)
+    run = stage.run(broken)
+    run.reaches("paused")
+    old.drain()
+    old.stop()
+    fixed = code(lambda state: Succeed(state.messages[-1]["content"]))
+    fixed.name = broken.name
+    stage.named(fixed)
+    stage.worker(fixed)
+    stage.client.unpause(run.run)
+    assert run.ends()["output"] == "paid"
+    assert desk.ordinals() == [1]
+
+
+def test_a_worker_that_dies_before_it_pauses_leaves_the_pause_to_the_next(
+    stage, monkeypatch, until
+):
+    agent = Agent("a")
+    agent.decide(lambda state: None)
+
+    def dies(self, reason):
+        raise AssertionError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunWork, "_pause", dies)
+        first = stage.worker(agent)
+        run = stage.run(agent)
+        until(lambda: run.events("lease_released"))
+        first.drain()
+        first.stop()
+    stage.worker(agent)
+    assert run.reaches("paused")["waiting_for"][0].startswith("unpause: decide_error: ")
+    assert len(run.events("run_paused")) == 1
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_pause_whose_answer_is_lost_is_one_pause(stage, landed):
+    agent = Agent("a")
+    agent.decide(lambda state: None)
+    worker = stage.worker(agent)
+    client, tries = worker._client, []
+    pause = client.pause
+
+    def lossy(run, by, **options):
+        tries.append(by.id)
+        if len(tries) == 1:
+            if landed:
+                pause(run, by, **options)
+            raise Unavailable("the answer is lost")
+        return pause(run, by, **options)
+
+    client.pause = lossy
+    run = stage.run(agent)
+    run.reaches("paused")
+    assert (len(run.events("run_paused")), len(set(tries))) == (1, 1)
+    assert len(run.events("lease_granted")) == 1
+
+
+def test_a_pause_that_is_always_refused_gives_the_run_back_and_never_spins(stage):
+    agent = Agent("a")
+    agent.decide(lambda state: None)
+    worker = stage.worker(agent)
+    tries = []
+
+    def refuses(run, by, **options):
+        tries.append(run)
+        raise CheckRefused("not_now", "never", head_seq=0)
+
+    worker._client.pause = refuses
+    run = stage.run(agent)
+    assert run.reaches("paused")["waiting_for"][0].startswith("unpause: crash_loop")
+    assert len(tries) <= 10 * (MAX_REFUSALS + 1)
 
 
 def test_a_defect_of_ours_gives_the_run_back_until_the_store_pauses_it(stage, monkeypatch):
