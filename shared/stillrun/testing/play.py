@@ -23,6 +23,7 @@ from stillrun_agent.leases import HeldLease, Leases
 from stillrun_agent.models import ModelFactory
 from stillrun_agent.run_work import RunWork
 from stillrun_agent.secrets import guarded
+from stillrun_agent.slots import Slots
 from stillrun_store.app import create_app
 from stillrun_store.storage import Engine
 from stillrun_store.store import Store
@@ -174,6 +175,7 @@ class Play:
                 worker=self._worker,
                 performer=self._performer,
                 models=self._models,
+                slots=Slots(),
                 draining=threading.Event(),
                 claims_over=threading.Event(),
                 stop=threading.Event(),
