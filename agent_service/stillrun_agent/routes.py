@@ -262,13 +262,13 @@ def _wait(store: StoreClient, run: str, timeout_s: float, stop: threading.Event)
         left_s = ends - time.monotonic()
         if found["status"] in CLOSED or left_s <= 0:
             return found
+        # From what was shown, not from the head: the run may have moved while it was read.
+        seq = found["seq"]
         try:
-            page = store.events(
-                run, from_seq=found["head_seq"] + 1, limit=1, timeout_s=left_s, stop=stop
-            )
+            page = store.events(run, from_seq=seq + 1, limit=1, timeout_s=left_s, stop=stop)
         except Interrupted:
             raise errors.Stopping("this service is going down; ask again") from None
-        if not page.events and page.head_seq == found["head_seq"]:
+        if not page.events and page.head_seq == seq:
             return found  # the store gave up waiting, so do we: no busy loop
 
 

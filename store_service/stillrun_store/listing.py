@@ -37,8 +37,11 @@ def shown_status(word: str, leased: bool) -> str:
 
 def run_view(store: Store, entry: Entry, seq: int) -> dict[str, Any]:
     """The run at `seq`; lease and waiting_for belong to the head alone."""
+    # Read once, before the state: a client polls for what comes after this head, and with a later
+    # one than its state's it would wait for an end that has been there all the time.
+    head_seq = entry.head_seq
     control = store.state_at(entry, seq).state.control
-    at_head = seq == entry.head_seq
+    at_head = seq == head_seq
     until = entry.lease_until
     left_s = None if until is None else max(0.0, until - store.monotonic())
     now_ms = store.now_ms() if at_head else control.at_ms
@@ -60,7 +63,7 @@ def run_view(store: Store, entry: Entry, seq: int) -> dict[str, Any]:
         "output": control.output,
         "error": control.error,
         "seq": control.seq,
-        "head_seq": entry.head_seq,
+        "head_seq": head_seq,
         "epoch": control.epoch,
         "lease": _lease(control, left_s if at_head else None),
         "parent": None,

@@ -90,7 +90,8 @@ def run_agent(
 
     model: what answers instead of the agent's own; an agent with an offline script or `decide`
     needs none. secrets_dir: the folder that `ctx.secret` reads. Deadlines that nobody meets pass
-    in virtual time. Raises Stuck.
+    in virtual time; tools run in real time, one after the other, and no timeout ends them. Raises
+    Stuck.
     """
     return Play(agent, people=people, model=model, secrets_dir=secrets_dir).run(input, seed)
 

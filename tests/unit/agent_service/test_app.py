@@ -54,6 +54,7 @@ class FakeStore:
         self.runs[run] = {
             "run": run,
             "status": "queued",
+            "seq": 1,
             "head_seq": 1,
             "waiting_for": ["a worker"],
         }
@@ -71,7 +72,8 @@ class FakeStore:
         if stop.is_set():
             raise Interrupted("stopped")
         if self.ends_on_poll:
-            self.runs[run] |= {"status": "succeeded", "output": {"ok": True}, "head_seq": 9}
+            self.runs[run] |= {"status": "succeeded", "output": {"ok": True}}
+            self.runs[run] |= {"seq": 9, "head_seq": 9}
         return EventPage(run=run, events=[], head_seq=self.runs[run]["head_seq"])
 
     def about(self, *, retry_for_s=None):
@@ -270,6 +272,22 @@ def test_a_result_that_is_not_there_yet_is_202_and_says_why(web, store):
     assert web.get("/runs/r/result?timeout_s=30").status_code == 202
     assert store.polls == 1  # a store that answers at once is not asked in a loop
     assert told(web.get("/runs/unknown/result"), "run_not_found")["run"] == "unknown"
+
+
+def test_an_end_that_came_while_the_run_was_read_is_not_waited_for(web, store):
+    """The store shows the state of one seq and a head that has moved on meanwhile."""
+    web.post("/agents/free/runs", data='{"run": "r"}')
+    store.runs["r"] |= {"status": "running", "seq": 20, "head_seq": 21}
+    asked = []
+
+    def events(run, *, from_seq, **_):
+        asked.append(from_seq)
+        store.runs[run] = store.runs[run] | {"status": "succeeded", "seq": 21}
+        return EventPage(run=run, events=[], head_seq=21)
+
+    store.events = events
+    assert web.get("/runs/r/result?timeout_s=30").json["status"] == "succeeded"
+    assert asked == [21]
 
 
 @pytest.mark.parametrize("value", ["-1", "61", "nan", "soon", "", "1&timeout_s=2"])
