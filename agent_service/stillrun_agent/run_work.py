@@ -29,7 +29,7 @@ from stillrun.errors import (
     UnsupportedValue,
 )
 from stillrun.events import Data, EffectFailed, EffectIntended, ModelReply, Problem, RunFailed
-from stillrun.state import Effect, State
+from stillrun.state import Control, Effect, State
 
 from .budgets import priced
 from .calls import call_of, hook_call_of, model_request, not_started, still_says
@@ -44,7 +44,7 @@ from .run_log import RunLog, patiently
 from .slots import Places, Slots
 from .tools import Call, Outcome, Performer
 
-__all__ = ["RunWork"]
+__all__ = ["RunWork", "pause_id"]
 
 _log = logging.getLogger("stillrun.agent")
 
@@ -53,6 +53,12 @@ MAX_REFUSALS = 5  # in a row, with nothing new to fold: a defect, another worker
 REFUSAL_WAIT_S = 0.2
 
 Why = Literal["released", "draining"] | None
+
+
+def pause_id(control: Control) -> str:
+    """The same for every holder at this seq: one that was overtaken pauses nothing later on."""
+    named = f"pause.{control.run}.{control.log_id}.{control.seq}"
+    return hashlib.sha256(named.encode()).hexdigest()[:32]
 
 
 class LetGo(Exception):
@@ -231,11 +237,7 @@ class RunWork:
                 self._changed.wait(REFUSAL_WAIT_S)
             return
         control = self._log.state.control
-        # The same for every holder at this seq: one that was overtaken pauses nothing later on.
-        named = f"pause.{control.run}.{control.log_id}.{control.seq}"
-        by = wire.By(
-            by=self._worker, reason=reason, id=hashlib.sha256(named.encode()).hexdigest()[:32]
-        )
+        by = wire.By(by=self._worker, reason=reason, id=pause_id(control))
         try:
             paused = patiently(lambda: self._client.pause(self.run, by, stop=self._stop), self.run)
         except Refused as error:

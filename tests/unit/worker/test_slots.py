@@ -8,6 +8,7 @@ import time
 import pytest
 
 from stillrun import Agent, Call, Succeed, tool
+from stillrun.errors import Fenced
 from stillrun_agent.slots import Slots
 
 
@@ -120,6 +121,38 @@ def test_a_stopped_worker_lets_go_of_runs_that_wait_for_a_place(stage, gate):
     stage.worker(agent)
     assert [run.ends()["output"] for run in runs] == [1, 1]
     assert not any(run.events("effect_doubted") for run in runs)
+
+
+def between(worker, act):
+    """Does something once, just before the first decisions of a run go out."""
+    append, done = worker._client.append, []
+
+    def late(run, body, **options):
+        if body.decisions is not None and not done:
+            done.append(run)
+            act(run)
+        return append(run, body, **options)
+
+    worker._client.append = late
+
+
+def test_a_decision_that_came_too_late_gives_its_places_back(stage, crowd):
+    agent = visitors(crowd, concurrency=1)
+    worker = stage.worker(agent)
+    between(worker, lambda run: stage.client.send_signal(run, "hello"))
+    run = stage.run(agent)
+    assert run.ends()["output"] == 2
+    assert crowd.all == 1
+
+
+def test_work_that_is_stopped_before_its_calls_began_gives_their_places_back(stage, crowd):
+    def overtaken(run):
+        raise Fenced("another worker has it")
+
+    agent = visitors(crowd, concurrency=1)
+    worker = stage.worker(agent)
+    between(worker, overtaken)
+    assert stage.run(agent).ends()["output"] == 2  # after the lease has run out
 
 
 def test_a_place_is_taken_by_one_and_given_back_once():

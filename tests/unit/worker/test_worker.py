@@ -24,9 +24,10 @@ from stillrun import (
     wire,
 )
 from stillrun.codec import decode_msgpack
-from stillrun.errors import CheckRefused, Unavailable
+from stillrun.errors import CheckRefused, EventIdReused, Unavailable
+from stillrun.state import from_view
 from stillrun_agent.decide import decide_next
-from stillrun_agent.run_work import MAX_REFUSALS, RunWork
+from stillrun_agent.run_work import MAX_REFUSALS, RunWork, pause_id
 
 
 class Desk:
@@ -616,6 +617,24 @@ def test_a_pause_whose_answer_is_lost_is_one_pause(stage, landed):
     run.reaches("paused")
     assert (len(run.events("run_paused")), len(set(tries))) == (1, 1)
     assert len(run.events("lease_granted")) == 1
+
+
+def test_a_holder_that_was_overtaken_pauses_nothing_after_the_unpause(stage):
+    agent = Agent("a")
+    agent.decide(lambda state: None if not state.messages else Ask("?"))
+    worker = stage.worker(agent)
+    run = stage.run(agent)
+    run.reaches("paused")
+    (paused,) = run.events("run_paused")
+    control = from_view(stage.client.state(f"{run.run}@{paused.seq - 1}").state).control
+    assert paused.id == pause_id(control)
+    stage.client.send_message(run.run, wire.SendMessage(content="go on"))
+    stage.client.unpause(run.run)
+    run.reaches("waiting")
+    late = wire.By(by=f"not {worker.worker_id}", reason="late", id=pause_id(control))
+    with pytest.raises(EventIdReused):
+        stage.client.pause(run.run, late)
+    assert run.status == "waiting"
 
 
 def test_a_pause_that_is_always_refused_gives_the_run_back_and_never_spins(stage):
