@@ -43,7 +43,8 @@ def check(state: State, event: Event) -> None:
     if control.deleted:
         raise RunDeleted(f"run {control.run!r} was deleted", run=control.run)
     if control.ended is not None and event.type not in ALLOWED_WHEN_CLOSED:
-        raise RunClosed(f"run {control.run!r} is {control.ended}", status_word=control.ended)
+        detail = f"run {control.run!r} is {control.ended}"
+        raise RunClosed(detail, run=control.run, run_status=control.ended)
     if is_dotted(event.type):
         return
     rule = _RULES.get(event.type)
@@ -72,16 +73,19 @@ def _plan_made(control: Control, data: ev.PlanMade, event: Event) -> None:
     _refuse_when_stopped(control)
     if control.effects:
         raise CheckRefused("plan_not_finished", f"live effects: {', '.join(control.effects)}")
+    if len(data.calls) > MAX_UNUSED:
+        raise InvalidBody("/calls", f"more than {MAX_UNUSED} calls")
     for index, call in enumerate(data.calls):
         wanted = f"e{control.ordinal + 1 + index}"
         if call.effect != wanted:
             raise CheckRefused("wrong_ordinal", f"call {index} is {call.effect}, not {wanted}")
-    _bound_effects(control, len(data.calls))
+    _bound_effects(control, control.ordinal + len(data.calls))
 
 
-def _bound_effects(control: Control, more: int) -> None:
+def _bound_effects(control: Control, last: int) -> None:
+    """Refuse an effect whose ordinal is beyond the run's limit."""
     limit = MAX_EFFECTS if control.limits.steps is None else control.limits.steps
-    if control.ordinal + more > limit:
+    if last > limit:
         raise CheckRefused("limit_reached", f"a run has at most {limit} effects", limit=limit)
 
 
@@ -101,6 +105,10 @@ def _effect_intended(control: Control, data: ev.EffectIntended, event: Event) ->
         raise CheckRefused("wrong_attempt", f"{data.effect} was attempted before")
     if data.writes:
         _no_other_doubt(control, data.effect)
+        # Judged here: a recorded premise is a fact, and may come with an outcome (I6).
+        if len(control.premise_ids) > MAX_PREMISES:
+            detail = f"a write rests on at most {MAX_PREMISES} premises"
+            raise CheckRefused("limit_reached", detail, limit=MAX_PREMISES)
 
 
 def _new_model_call(control: Control, data: ev.EffectIntended) -> None:
@@ -110,7 +118,7 @@ def _new_model_call(control: Control, data: ev.EffectIntended) -> None:
         raise CheckRefused("plan_not_finished", f"live effects: {', '.join(control.effects)}")
     if data.effect != f"e{control.ordinal + 1}":
         raise CheckRefused("wrong_ordinal", f"the next effect is e{control.ordinal + 1}")
-    _bound_effects(control, 1)
+    _bound_effects(control, control.ordinal + 1)
 
 
 def _planned_call(control: Control, effect: Effect, data: ev.EffectIntended) -> None:
@@ -121,6 +129,8 @@ def _planned_call(control: Control, effect: Effect, data: ev.EffectIntended) -> 
         raise CheckRefused("approval_open", f"{effect.effect} waits for {effect.approval}")
     if (data.name, data.kind) != (effect.name, effect.kind) or not same(data.args, effect.args):
         raise CheckRefused("wrong_args", f"{effect.effect} was planned with other arguments")
+    # A model's outcome is never refused, whatever it plans: the limit binds when a call starts.
+    _bound_effects(control, effect.ordinal)
 
 
 def _no_other_doubt(control: Control, effect_id: str) -> None:
@@ -171,9 +181,8 @@ def _wait_resolved(control: Control, data: ev.WaitResolved, event: Event) -> Non
             raise CheckRefused("wrong_answer", "an approval takes approve, reject or edit")
         extra = sorted(set(data.args or {}) - set(wait.edit))
         if extra or (data.args is not None and data.answer != "edit"):
-            raise CheckRefused(
-                "wrong_answer", f"editable: {wait.edit}, with answer edit", not_=extra
-            )
+            detail = f"editable: {wait.edit}, with answer edit"
+            raise CheckRefused("wrong_answer", detail, not_editable=extra)
 
 
 def _plan_invalidated(control: Control, data: ev.PlanInvalidated, event: Event) -> None:
@@ -270,8 +279,6 @@ def _effect_settled(control: Control, data: ev.EffectSettled, event: Event) -> N
 
 def _premise_recorded(control: Control, data: ev.PremiseRecorded, event: Event) -> None:
     from_rfc3339(data.observed_at, "observed_at")
-    if control.premise_count >= MAX_PREMISES:
-        raise CheckRefused("limit_reached", f"a run has at most {MAX_PREMISES} premises")
 
 
 def _premise_checked(control: Control, data: ev.PremiseChecked, event: Event) -> None:
@@ -306,7 +313,7 @@ def _people_may_edit(control: Control) -> None:
 def _message_added(control: Control, data: ev.MessageAdded, event: Event) -> None:
     if control.cancel is not None:
         raise CheckRefused("cancel_requested", "a cancel was requested")
-    if len(control.unread) >= MAX_UNUSED:
+    if control.reducer == "agent" and len(control.unread) >= MAX_UNUSED:
         raise CheckRefused("unused_full", f"{MAX_UNUSED} messages wait to be read")
 
 

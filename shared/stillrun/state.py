@@ -24,12 +24,19 @@ __all__ = [
     "Wait",
     "from_view",
     "new_state",
+    "ordinal_of",
     "view",
     "view_effect",
     "view_wait",
 ]
 
 Ended = Literal["succeeded", "failed", "cancelled"]
+
+
+def ordinal_of(effect_id: str) -> int:
+    """The n of `en`; 0 of what is no effect's id: a fold never raises."""
+    digits = effect_id[1:]
+    return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 19 else 0
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -55,7 +62,7 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def ordinal(self) -> int:
-        return int(self.effect[1:])
+        return ordinal_of(self.effect)
 
     @property
     def waits_for_person(self) -> bool:
@@ -97,6 +104,11 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     at: int
     order: list[str]
     done: list[str] = []
+
+    def has(self, effect_id: str) -> bool:
+        """Whether the call is of this group, whose ids are consecutive."""
+        place = ordinal_of(effect_id) - ordinal_of(self.order[0])
+        return 0 <= place < len(self.order)
 
 
 class Signal(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,7 +155,7 @@ class Control(msgspec.Struct, kw_only=True, omit_defaults=True):
     message_count: int = 0
     tokens: int = 0  # of models, read and written
     cost: float = 0.0
-    premise_count: int = 0
+    premise_ids: list[str] = []  # each once, however often it was read again
     effects: dict[str, Effect] = {}
     waits: dict[str, Wait] = {}
     group: Group | None = None

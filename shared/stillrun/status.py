@@ -30,12 +30,12 @@ def is_runnable(control: Control, now_ms: int | None = None) -> bool:
         return False
     if any(effect.waits_for_person for effect in control.effects.values()):
         return False
+    if control.agent is None and control.reducer != "agent":
+        return False  # an outsider's run: no worker of ours could ever claim it
     if control.cancel is not None:
         return all(_is_due(effect, now_ms) for effect in control.effects.values())
     if control.effects:
         return any(_has_work(effect, now_ms) for effect in control.effects.values())
-    if control.agent is None and control.reducer != "agent":
-        return False  # an outsider's run: no worker of ours could ever claim it
     # An agent with nothing planned and nothing to wait for has always something to decide.
     return control.pending or (control.reducer == "agent" and not control.waits)
 

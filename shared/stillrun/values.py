@@ -60,6 +60,35 @@ def validate(value: object, pointer: str = "", depth: int = 0) -> None:
     Raises UnsupportedValue for: depth over 64, integers outside -2^63..2^64-1, NaN and infinities,
     strings with lone surrogates, keys that are not strings, any other type.
     """
+    if not _fits(value, depth):  # pointers are built only to name what does not: they cost most
+        _find(value, pointer, depth)
+
+
+def _fits(value: object, depth: int) -> bool:
+    """Whether `_find` would find nothing."""
+    kind = type(value)
+    if kind is str:
+        return value.isascii() or _has_no_lone_surrogate(value)  # type: ignore[attr-defined,arg-type]
+    if kind is int:
+        return MIN_INT <= value <= MAX_INT  # type: ignore[operator]
+    if kind is float:
+        return math.isfinite(value)  # type: ignore[arg-type]
+    if value is None or kind is bool or kind is bytes:
+        return True
+    if kind is dict and depth < MAX_DEPTH:
+        items: dict[object, object] = value  # type: ignore[assignment]
+        return all(
+            type(key) is str
+            and (key.isascii() or _has_no_lone_surrogate(key))
+            and _fits(item, depth + 1)
+            for key, item in items.items()
+        )
+    if kind in (list, tuple) and depth < MAX_DEPTH:
+        return all(_fits(item, depth + 1) for item in value)  # type: ignore[attr-defined]
+    return False  # or of a subclass: the slow way tells
+
+
+def _find(value: object, pointer: str, depth: int) -> None:
     if value is None or value is True or value is False or isinstance(value, bytes):
         return
     if isinstance(value, str):
@@ -82,20 +111,26 @@ def validate(value: object, pointer: str = "", depth: int = 0) -> None:
                 raise UnsupportedValue(pointer, f"key {key!r:.40} is not a string")
             if not key.isascii():
                 _no_lone_surrogate(key, pointer)
-            validate(item, pointer_join(pointer, key), depth + 1)
+            _find(item, pointer_join(pointer, key), depth + 1)
         return
     if isinstance(value, list | tuple):
         for index, item in enumerate(value):
-            validate(item, pointer_join(pointer, index), depth + 1)
+            _find(item, pointer_join(pointer, index), depth + 1)
         return
     raise UnsupportedValue(pointer, f"a {type(value).__name__} is neither JSON nor msgpack")
 
 
-def _no_lone_surrogate(text: str, pointer: str) -> None:
+def _has_no_lone_surrogate(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise UnsupportedValue(pointer, "string with a lone surrogate") from None
+        return False
+    return True
+
+
+def _no_lone_surrogate(text: str, pointer: str) -> None:
+    if not _has_no_lone_surrogate(text):
+        raise UnsupportedValue(pointer, "string with a lone surrogate")
 
 
 def same(a: object, b: object) -> bool:
@@ -215,9 +250,11 @@ def from_rfc3339(text: object, parameter: str) -> int:
 def lookup(value: object, tokens: Sequence[str]) -> object:
     """What a JSON pointer's tokens lead to; raises LookupError where they lead nowhere."""
     for token in tokens:
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and token in value:
             value = value[token]
-        elif isinstance(value, list | tuple) and _INDEX.fullmatch(token):
+        elif (
+            isinstance(value, list | tuple) and _INDEX.fullmatch(token) and int(token) < len(value)
+        ):
             value = value[int(token)]
         else:
             raise LookupError(token)

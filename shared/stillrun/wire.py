@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from .events import Limits, PatchStep, Storage, VarsChange
+from .events import Limits, Storage, VarsChange
 
 __all__ = [
     "AnswerWait",
@@ -28,6 +28,8 @@ __all__ = [
 MAX_EVENTS_PER_REQUEST = 1_000  # one frame is held in memory, folded twice and synced at once
 MAX_EVENT_BYTES = 1 << 20  # larger values are blobs: store by hash, log the hash
 MAX_BODY_BYTES = 8 << 20  # eight full events; also the largest blob
+MAX_LABELS = 64  # labels are kept in memory for every run, and shown in every row of a list
+MAX_LABEL_KEY, MAX_LABEL_VALUE = 64, 256  # characters
 MAX_WAIT_S = 60.0  # a poll holds a thread: longer ones ask again
 
 
@@ -192,10 +194,3 @@ class ReleaseLease(Body):
     worker: str
     epoch: int
     why: Literal["released", "draining"] = "released"
-
-
-class PatchState(Body):
-    patch: list[PatchStep]
-    by: str | None = None
-    reason: str | None = None
-    id: str | None = None

@@ -8,6 +8,7 @@ folded, and `check` takes them; else they are dropped and the facts still land.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +33,7 @@ from .drafts import Draft
 from .runs import Entry, Loaded
 from .store import Store
 
-__all__ = ["append", "known_frame", "write"]
+__all__ = ["append", "known_frame", "stored_event", "write"]
 
 _ROUTES = {
     "run_created": "PUT /runs/{run}",
@@ -223,9 +224,9 @@ def known_frame(
     content is a repeat; any other mixture raises EventIdReused.
     """
     leading = facts or decisions
-    found = [_stored(store, entry, loaded, draft) for draft in leading]
+    found = [stored_event(store, entry, loaded, draft.id) for draft in leading]
     if not any(found):
-        late = [_stored(store, entry, loaded, draft) for draft in decisions if facts]
+        late = [stored_event(store, entry, loaded, draft.id) for draft in decisions if facts]
         if any(late):
             raise EventIdReused("an id of the decisions is known, those of the facts are not")
         return None
@@ -237,7 +238,7 @@ def known_frame(
     if decisions and not facts:
         verdict = "taken"
     elif decisions:
-        after = [_stored(store, entry, loaded, draft) for draft in decisions]
+        after = [stored_event(store, entry, loaded, draft.id) for draft in decisions]
         taken = _follow(after, last + 1, decisions)
         if any(after) and not taken:
             raise EventIdReused("ids of the decisions are known with other content or order")
@@ -260,13 +261,13 @@ def _added_by_store(store: Store, entry: Entry, last: int, at_ms: int) -> int:
     return 1 if same_frame and following.type == "run_cancelled" else 0  # type: ignore[union-attr]
 
 
-def _stored(store: Store, entry: Entry, loaded: Loaded, draft: Draft) -> Event | None:
+def stored_event(store: Store, entry: Entry, loaded: Loaded, event_id: str | None) -> Event | None:
     """The stored event of this id; a digest that hits is confirmed in the log."""
-    if draft.id is None:
+    if event_id is None:
         return None
-    for seq in loaded.ids.candidates(draft.id):
+    for seq in loaded.ids.candidates(event_id):
         for event in store.events(entry, seq, seq):
-            if event.id == draft.id:
+            if event.id == event_id:
                 return event
     return None
 
@@ -333,13 +334,20 @@ def _conflict(entry: Entry, seq: int | None) -> SeqConflict:
 
 
 def write(
-    store: Store, run: str, drafts: list[Draft], *, before: Any = None
+    store: Store,
+    run: str,
+    drafts: list[Draft] | Callable[[Entry, Loaded], list[Draft]],
+    *,
+    before: Callable[[Entry, Loaded], list[Draft] | None] | None = None,
 ) -> tuple[Appended, bool]:
     """One frame by people or the store itself: known ids? -> `before(entry, loaded)` -> write.
 
+    `drafts` may be a function, called under the lock, where what they say depends on the run.
     `before` may refuse, write a frame of its own first, or answer other drafts to write.
     """
     with store.writing(run) as (entry, loaded):
+        if callable(drafts):
+            drafts = drafts(entry, loaded)
         known = known_frame(store, entry, loaded, drafts, [])
         if known is not None:
             return known, False

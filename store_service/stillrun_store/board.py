@@ -32,6 +32,7 @@ class Board:
         self._due_ms: dict[str, int] = {}
         self._deadlines: list[tuple[int, str]] = []  # wall clock, ms
         self._leases: list[tuple[float, str]] = []  # monotonic, s
+        self._lease_looks: dict[str, float] = {}  # the one look of each run that counts
         self._open_waits: dict[str, int] = {}
         self._stopped = False
 
@@ -79,15 +80,16 @@ class Board:
             if self._deadlines[0] == (due_ms, run):
                 self._times.notify_all()
 
-    def offer(self, run: str, agent: str) -> None:
-        """A run became claimable by the passing of time."""
-        with self._lock:
-            self._ready.setdefault(agent, OrderedDict()).setdefault(run)
-            self._claims.notify_all()
-
     def watch_lease(self, run: str, until: float) -> None:
-        """Look at the run's lease at `until` (monotonic seconds)."""
+        """Look at the run's lease at `until` (monotonic seconds), or before.
+
+        Whoever looks asks for the next look: of a run only the nearest one is kept.
+        """
         with self._lock:
+            nearest = self._lease_looks.get(run)
+            if nearest is not None and nearest <= until:
+                return
+            self._lease_looks[run] = until
             heapq.heappush(self._leases, (until, run))
             if self._leases[0] == (until, run):
                 self._times.notify_all()
@@ -137,7 +139,10 @@ class Board:
                     del self._due_ms[run]
                     waits.append(run)
             while self._leases and self._leases[0][0] <= now_s:
-                leases.append(heapq.heappop(self._leases)[1])
+                until, run = heapq.heappop(self._leases)
+                if self._lease_looks.get(run) == until:
+                    del self._lease_looks[run]
+                    leases.append(run)
         return waits, leases
 
     def wait_for_time(self, now_ms: Callable[[], int], now_s: Callable[[], float]) -> None:

@@ -37,15 +37,26 @@ def claim(store: Store, body: ClaimRuns) -> list[Grant]:
     ends = store.monotonic() + body.timeout_s
     while len(grants) < body.limit and not store.stopping.is_set():
         taken = store.board.take(body.agents, body.limit - len(grants))
-        for run in taken:
-            grant = _grant(store, run, body)
-            if grant is not None:
-                grants.append(grant)
+        grants += _grant_all(store, taken, body)
         left = ends - store.monotonic()
         if grants or (not taken and left <= 0):
             break
         if not taken:
             store.board.wait_for_claimable(body.agents, left)
+    return grants
+
+
+def _grant_all(store: Store, taken: list[str], body: ClaimRuns) -> list[Grant]:
+    grants = []
+    for at, run in enumerate(taken):
+        try:
+            grant = _grant(store, run, body)
+        except BaseException:
+            # A run that was taken off the board and not granted would never be looked at again.
+            store.put_back(taken[at:])
+            raise
+        if grant is not None:
+            grants.append(grant)
     return grants
 
 
@@ -69,7 +80,7 @@ def _lost_grants(store: Store, body: ClaimRuns) -> list[Grant]:
     for run in store.board.held_by(body.worker):
         try:
             entry = store.entry(run)
-            with store.locked(entry):
+            with entry.lock:
                 control = store.loaded(entry).state.control
                 lease = control.lease
                 if lease is None or lease.worker != body.worker or not is_live(store, entry):
@@ -78,10 +89,8 @@ def _lost_grants(store: Store, body: ClaimRuns) -> list[Grant]:
                     # The worker counts the ttl from this request: the first answer never came.
                     entry.lease_until = store.monotonic() + lease.ttl_s
                     grants.append(_granted(entry, control))
-        except StillrunError as error:
-            if error.retryable:
-                raise
-            # Damaged since it was granted: the worker's other runs go on.
+        except StillrunError:
+            continue  # damaged, or not to be read now: the worker's other runs go on
     return grants
 
 
@@ -107,16 +116,31 @@ def _grant(store: Store, run: str, body: ClaimRuns) -> Grant | None:
                 store.look_again(entry, loaded)
                 return None
             if control.idle_grants >= MAX_IDLE_GRANTS:
-                reason = f"crash_loop: {MAX_IDLE_GRANTS} grants without progress"
-                paused = ev.RunPaused(by="store", reason=reason)
-                store.commit(entry, loaded, [Draft(type="run_paused", data=paused)], epoch=0)
+                store.commit(entry, loaded, _for_a_person(control), epoch=0)
                 return None
             return _write_grant(store, entry, loaded, body, takeover)
     except StillrunError as error:
         if not error.retryable:
             return None  # deleted or damaged since it was put on the board
-        store.board.offer(run, store.entry(run).summary.agent or "")
         raise
+
+
+def _for_a_person(control: Control) -> list[Draft]:
+    """What ends a crash loop: a pause; once a cancel was asked for, a question per doubt.
+
+    A cancelled run cannot be paused: when a person has settled its doubts, the store ends it.
+    """
+    if control.cancel is None:
+        reason = f"crash_loop: {MAX_IDLE_GRANTS} grants without progress"
+        return [Draft(type="run_paused", data=ev.RunPaused(by="store", reason=reason))]
+    return [
+        Draft(
+            type="effect_doubted",
+            data=ev.EffectDoubted(effect=effect.effect, why="crash", ask=True),
+        )
+        for effect in control.effects.values()
+        if effect.status == "in_doubt" and not effect.ask
+    ]
 
 
 def _write_grant(
@@ -150,17 +174,27 @@ def _granted(entry: Entry, control: Control) -> Grant:
 
 
 def renew(store: Store, body: RenewLeases) -> list[dict[str, Any]]:
-    """Prolong the leases that are still held; per run what its holder must know."""
-    return [_renew(store, body.worker, held.run, held.epoch) for held in body.leases]
+    """Prolong the leases that are still held; per run what its holder must know.
+
+    A run that cannot be read now makes the request fail, after all others were prolonged.
+    """
+    shown, failed = [], None
+    for held in body.leases:
+        try:
+            shown.append(_renew(store, body.worker, held.run, held.epoch))
+        except StillrunError as error:
+            failed = error
+    if failed is not None:
+        raise failed
+    return shown
 
 
 def _renew(store: Store, worker: str, run: str, epoch: int) -> dict[str, Any]:
     lost: dict[str, Any] = {"run": run, "epoch": epoch, "held": False}
     try:
         entry = store.entry(run)
-        with store.locked(entry):
-            loaded = store.loaded(entry)
-            control = loaded.state.control
+        with entry.lock:  # not of the queue of writers: nothing is written, and leases must not end
+            control = store.loaded(entry).state.control
             lease = control.lease
             mine = lease is not None and lease.worker == worker and control.epoch == epoch
             if lease is not None and mine and is_live(store, entry):

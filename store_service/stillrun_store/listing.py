@@ -6,7 +6,7 @@ import base64
 import binascii
 from typing import Any
 
-from stillrun.errors import InvalidParameter, StillrunError
+from stillrun.errors import Damaged, InvalidParameter, StillrunError
 from stillrun.state import Control
 from stillrun.status import status, waiting_for
 from stillrun.values import rfc3339
@@ -73,7 +73,7 @@ def run_view(store: Store, entry: Entry, seq: int) -> dict[str, Any]:
     if at_head:
         shown["storage"] = _storage(store, entry, control)
     if entry.damage is not None:
-        shown["damage"] = entry.damage
+        shown["damage"] = entry.damage.detail
     return shown
 
 
@@ -150,10 +150,15 @@ def _labelled(labels: dict[str, str], key: str, value: str, exact: bool) -> bool
 
 
 def _word(store: Store, entry: Entry) -> str:
+    if entry.damage is not None:
+        return "waiting"
     summary = entry.summary
     word = summary.status
     if word == "waiting" and summary.due_ms is not None and summary.due_ms <= store.now_ms():
-        word = status(store.state_at(entry, entry.head_seq).state.control, store.now_ms())
+        try:
+            word = status(store.state_at(entry, entry.head_seq).state.control, store.now_ms())
+        except Damaged:
+            return word  # one damaged run must not hide all others
     return shown_status(word, entry.lease_until is not None)
 
 
@@ -161,7 +166,7 @@ def _row(store: Store, entry: Entry) -> dict[str, Any]:
     summary = entry.summary
     row: dict[str, Any] = {
         "run": entry.run,
-        "status": _word(store, entry) if entry.damage is None else "waiting",
+        "status": _word(store, entry),
         "agent": summary.agent,
         "reducer": summary.reducer,
         "labels": summary.labels,
@@ -170,7 +175,7 @@ def _row(store: Store, entry: Entry) -> dict[str, Any]:
         "created_at": rfc3339(summary.created_at_ms),
         "updated_at": rfc3339(summary.at_ms),
     }
-    return row if entry.damage is None else row | {"damage": entry.damage}
+    return row if entry.damage is None else row | {"damage": entry.damage.detail}
 
 
 def _cursor(place: tuple[int, str]) -> str:

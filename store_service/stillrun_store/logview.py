@@ -11,14 +11,14 @@ from typing import Any
 from stillrun import codec
 from stillrun.events import Event
 from stillrun.reducers import fold_into, model_reply
-from stillrun.state import State, new_state
+from stillrun.state import Effect, State, new_state
 from stillrun.status import call_text
 from stillrun.values import plain, rfc3339
 
-__all__ = ["LogView"]
+__all__ = ["LogView", "printable"]
 
-Names = dict[str, str]  # what a live effect is about, by its id
-Words = Callable[[Event, Names], tuple[str, str]]
+Calls = dict[str, Effect]  # the live ones before and after the event, by id
+Words = Callable[[Event, Calls], tuple[str, str]]
 
 WIDTH = 200  # a line is for a terminal: the whole event is at /events
 
@@ -34,13 +34,12 @@ class LogView:
         before = self._state.control.effects
         fold_into(self._state, [event])
         calls = {**before, **self._state.control.effects}
-        names = {key: call_text(effect.name, effect.args) for key, effect in calls.items()}
-        what, text = _WORDS.get(event.type, _other)(event, names)
+        what, text = _WORDS.get(event.type, _other)(event, calls)
         line = f"{event.seq:4d} {rfc3339(event.at_ms)[11:19]} {what:<10} {text}"
-        return _printable(line)[:WIDTH].rstrip()
+        return printable(line)[:WIDTH].rstrip()
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Events hold outsiders' text: no escape sequence may reach a terminal."""
     return "".join(char if char.isprintable() else " " for char in text)
 
@@ -57,63 +56,71 @@ def _json(value: object) -> str:
     return codec.encode_json(plain(value), compact=True).decode().strip()
 
 
-def _about(data: Any, names: Names) -> str:
-    effect: str = data.effect
-    return names.get(effect, effect)
+def _named(effect: str, calls: Calls) -> str:
+    call = calls.get(effect)
+    return effect if call is None else call_text(call.name, call.args)
 
 
-def _created(event: Event, names: Names) -> tuple[str, str]:
+def _about(data: Any, calls: Calls) -> str:
+    return _named(data.effect, calls)
+
+
+def _created(event: Event, calls: Calls) -> tuple[str, str]:
     who = f"{event.data.agent}: " if event.data.agent else ""
     return "created", f"{who}{_json(event.data.input)}"
 
 
-def _succeeded(event: Event, names: Names) -> tuple[str, str]:
+def _succeeded(event: Event, calls: Calls) -> tuple[str, str]:
     data = event.data
-    name = _about(data, names)
-    if isinstance(data.result, dict) and "calls" in data.result:
+    call = calls.get(data.effect)
+    if call is not None and call.kind == "model":
         reply = model_reply(data.result)
-        calls = [call_text(call.name, call.args) for call in reply.calls]
-        text = "; ".join(calls) if calls else _json(reply.content)
-        return ("plans" if calls else "says"), text
+        planned = [call_text(one.name, one.args) for one in reply.calls]
+        text = "; ".join(planned) if planned else _json(reply.content)
+        return ("plans" if planned else "says"), text
     shown = f"blob {data.blob.sha256[:12]}" if data.blob else _json(data.result)
-    return "did", f"{name} = {shown}"
+    return "did", f"{_about(data, calls)} = {shown}"
 
 
-def _failed(event: Event, names: Names) -> tuple[str, str]:
+def _failed(event: Event, calls: Calls) -> tuple[str, str]:
     data = event.data
     again = "" if data.retry_in_s is None else f", again in {data.retry_in_s:g} s"
-    return "failed", f"{_about(data, names)}: {data.error.message}{again}"
+    return "failed", f"{_about(data, calls)}: {data.error.message}{again}"
 
 
-def _intended(event: Event, names: Names) -> tuple[str, str]:
+def _intended(event: Event, calls: Calls) -> tuple[str, str]:
     data = event.data
     attempt = f"  attempt {data.attempt}" if data.attempt > 1 else ""
     if data.kind == "model":
         return "asks model", f"{data.name}{attempt}"
     word = "will call" if data.writes else "reads"
     key = f"  key {data.key}" if data.writes else ""
-    return word, f"{_about(data, names)}{key}{attempt}"
+    return word, f"{_about(data, calls)}{key}{attempt}"
 
 
 _WHY = {"crash": "lease ended before its outcome", "unknown": "outcome unknown"}
 
 
-def _doubted(event: Event, names: Names) -> tuple[str, str]:
+def _doubted(event: Event, calls: Calls) -> tuple[str, str]:
     data = event.data
     ask = "; a person must settle it" if data.ask else ""
-    return "in doubt", f"{_about(data, names)}: {_WHY.get(data.why, data.why)}{ask}"
+    return "in doubt", f"{_about(data, calls)}: {_WHY.get(data.why, data.why)}{ask}"
 
 
-def _settled(event: Event, names: Names) -> tuple[str, str]:
+def _settled(event: Event, calls: Calls) -> tuple[str, str]:
     data = event.data
     by = f" by {data.by}" if data.by else ""
     evidence = "" if data.evidence is None else f": {_json(data.evidence)}"
-    return "settled", f"{_about(data, names)} {data.outcome.replace('_', ' ')}{by}{evidence}"
+    return "settled", f"{_about(data, calls)} {data.outcome.replace('_', ' ')}{by}{evidence}"
 
 
-def _wait_opened(event: Event, names: Names) -> tuple[str, str]:
+def _subject(data: Any, calls: Calls) -> str:
+    return _named(data.subject, calls) if data.subject in calls else data.name or ""
+
+
+def _wait_opened(event: Event, calls: Calls) -> tuple[str, str]:
     data = event.data
-    about = data.prompt or names.get(data.subject or "", data.name or "")
+    about = data.prompt or _subject(data, calls)
     due = f"  until {data.due}" if data.due else ""
     return "asks", f"{data.kind} {data.wait}: {about}{due}"
 
@@ -121,7 +128,7 @@ def _wait_opened(event: Event, names: Names) -> tuple[str, str]:
 _PAST = {"approve": "approved", "reject": "rejected", "edit": "edited"}
 
 
-def _wait_resolved(event: Event, names: Names) -> tuple[str, str]:
+def _wait_resolved(event: Event, calls: Calls) -> tuple[str, str]:
     data = event.data
     if data.reason != "answered":
         default = "" if data.answer is None else f": {_json(data.answer)}"
@@ -134,27 +141,27 @@ def _wait_resolved(event: Event, names: Names) -> tuple[str, str]:
     return word, f"{data.wait}{by}{changes}"
 
 
-def _granted(event: Event, names: Names) -> tuple[str, str]:
+def _granted(event: Event, calls: Calls) -> tuple[str, str]:
     takeover = ", takeover" if event.data.takeover else ""
     return "lease", f"{event.data.worker}, epoch {event.seq}{takeover}"
 
 
-def _resumed(event: Event, names: Names) -> tuple[str, str]:
+def _resumed(event: Event, calls: Calls) -> tuple[str, str]:
     data = event.data
     base = "the log" if data.snapshot_seq is None else f"snapshot {data.snapshot_seq}"
     base = f"{base} + {data.replayed_events} events" if data.replayed_events else "memory"
-    about = [names.get(effect, effect) for effect in data.doubts]
+    about = [_named(effect, calls) for effect in data.doubts]
     doubts = f", in doubt: {'; '.join(about)}" if about else ""
     return "resumed", f"from {base}{doubts}"
 
 
-def _plan(event: Event, names: Names) -> tuple[str, str]:
-    calls = [call_text(call.name, call.args) for call in event.data.calls]
-    return "plans", "; ".join(calls) or "nothing"
+def _plan(event: Event, calls: Calls) -> tuple[str, str]:
+    planned = [call_text(call.name, call.args) for call in event.data.calls]
+    return "plans", "; ".join(planned) or "nothing"
 
 
 def _by(word: str) -> Words:
-    def line(event: Event, names: Names) -> tuple[str, str]:
+    def line(event: Event, calls: Calls) -> tuple[str, str]:
         by = f"by {event.data.by}" if getattr(event.data, "by", None) else ""
         reason = getattr(event.data, "reason", None) or ""
         return word, ": ".join(part for part in (by, reason) if part)
@@ -170,7 +177,7 @@ def _unpaused(event: Event, names: Names) -> tuple[str, str]:
 
 
 def _text(word: str, *fields: str) -> Words:
-    def line(event: Event, names: Names) -> tuple[str, str]:
+    def line(event: Event, calls: Calls) -> tuple[str, str]:
         shown = codec.plain_data(event.data)
         parts = [_json(shown[name]) for name in fields if shown.get(name) is not None]
         return word, " ".join(parts)
@@ -178,7 +185,7 @@ def _text(word: str, *fields: str) -> Words:
     return line
 
 
-def _other(event: Event, names: Names) -> tuple[str, str]:
+def _other(event: Event, calls: Calls) -> tuple[str, str]:
     return event.type.replace("_", " "), _json(codec.plain_data(event.data))
 
 

@@ -1,4 +1,4 @@
-"""Which folds stay in memory: the least recently used go when their logs weigh too much.
+"""Which folds stay in memory: the least recently used go when all together weigh too much.
 
 Always: dropping a fold changes no answer (I3); nobody waits here for another run's lock.
 """
@@ -12,7 +12,7 @@ from .runs import Entry
 
 __all__ = ["Memory"]
 
-MAX_LOADED_BYTES = 96 << 20  # of log, about what the folds of them weigh
+MAX_LOADED_BYTES = 96 << 20  # of memory, as `Loaded.weight_bytes` reckons it
 
 
 class Memory:
@@ -25,7 +25,7 @@ class Memory:
         self._lock = threading.Lock()
 
     def used(self, entry: Entry, size_bytes: int) -> None:
-        """The entry's fold, of a log of that size, was used; the caller holds its lock."""
+        """The entry's fold, which weighs that much, was used; the caller holds its lock."""
         with self._lock:
             self._bytes += size_bytes - self._recent.pop(entry.run, (entry, 0))[1]
             self._recent[entry.run] = (entry, size_bytes)

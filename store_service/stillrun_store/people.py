@@ -35,7 +35,7 @@ from stillrun.wire import (
     Verdict,
 )
 
-from .append import write
+from .append import stored_event, write
 from .drafts import Draft, new_event_id
 from .runs import Entry, Loaded
 from .store import Store
@@ -71,13 +71,18 @@ def send_message(store: Store, run: str, body: SendMessage) -> Result:
         mode=body.mode,
         by=body.by,
     )
-    return write(store, run, [Draft(type="message_added", data=data, id=event_id)])
+    return _after_deadlines(store, run, Draft(type="message_added", data=data, id=event_id))
 
 
 def send_signal(store: Store, run: str, name: str, body: SendSignal) -> Result:
     """Resolve the oldest wait for this signal, or keep it for a later one."""
     data = ev.SignalReceived(name=check_name(name), payload=body.payload, by=body.by)
-    return write(store, run, [Draft(type="signal_received", data=data, id=_id(body.id))])
+    return _after_deadlines(store, run, Draft(type="signal_received", data=data, id=_id(body.id)))
+
+
+def _after_deadlines(store: Store, run: str, draft: Draft) -> Result:
+    """What answers a wait must not answer one whose time is over, though no sweep has run."""
+    return write(store, run, [draft], before=lambda entry, loaded: fire_due(store, entry, loaded))
 
 
 def cancel(store: Store, run: str, body: By) -> Result:
@@ -167,19 +172,13 @@ def answer_only_approval(store: Store, run: str, word: str, body: Verdict) -> Re
             _refuse(loaded.state, None)
         return [resolved(approvals[0].wait)]
 
-    # For a repeat, the stored event tells which wait it was.
-    with store.writing(run) as (entry, loaded):
-        stored = _stored_answer(store, entry, loaded, event_id)
-    first = resolved(stored or "w0")
-    return write(store, run, [first], before=judge)
+    def first(entry: Entry, loaded: Loaded) -> list[Draft]:
+        # For a repeat, the stored event tells which wait it was.
+        event = stored_event(store, entry, loaded, event_id)
+        known = event is not None and isinstance(event.data, ev.WaitResolved)
+        return [resolved(event.data.wait if event is not None and known else "w0")]
 
-
-def _stored_answer(store: Store, entry: Entry, loaded: Loaded, event_id: str) -> str | None:
-    for seq in loaded.ids.candidates(event_id):
-        for event in store.events(entry, seq, seq):
-            if event.id == event_id and isinstance(event.data, ev.WaitResolved):
-                return event.data.wait
-    return None
+    return write(store, run, first, before=judge)
 
 
 def _refuse(state: State, wait_id: str | None) -> None:

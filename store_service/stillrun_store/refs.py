@@ -41,6 +41,7 @@ def resolve(store: Store, ref: str) -> tuple[Entry, int, bool]:
     else:
         seq = _at_tag(store, entry, check_name(rest, "run"))
     if not 1 <= seq <= entry.head_seq:
+        entry.refuse_damage()  # it may have had that seq
         detail = f"run {run!r} has seqs 1..{entry.head_seq}, and {rest!r} names {seq}"
         raise SeqOutOfRange(detail, head_seq=entry.head_seq)
     return entry, seq, False

@@ -12,15 +12,20 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from stillrun.errors import Damaged
 from stillrun.state import Control, State
 from stillrun.status import is_runnable, next_due_ms, status
 
-__all__ = ["Entry", "Ids", "Loaded", "Summary", "summarize"]
+__all__ = ["SUMMARY_VERSION", "Entry", "Ids", "Loaded", "Summary", "summarize"]
+
+
+SUMMARY_VERSION = 1  # what an older code has summed up is folded again
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What lists, claims and timers need of a run; derived, kept in the engine's index."""
 
+    version: int  # without a default: it is always written
     reducer: str
     agent: str | None
     labels: dict[str, str]
@@ -45,6 +50,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def summarize(control: Control, now_ms: int) -> Summary:
     """The summary of a run whose fold is `control`, as it stands at `now_ms`."""
     return Summary(
+        version=SUMMARY_VERSION,
         reducer=control.reducer,
         agent=control.agent,
         labels=control.labels,
@@ -104,7 +110,12 @@ class Loaded:
     ids: Ids
     snapshot_seq: int | None = None  # what the fold started from
     replayed_events: int = 0
-    bytes: int = 0  # of the log, about what the fold weighs in memory
+    log_bytes: int = 0
+
+    @property
+    def weight_bytes(self) -> int:
+        """About what the fold weighs in memory, measured: values of small parts, and the ids."""
+        return 4 * self.log_bytes + 250 * self.state.control.seq
 
 
 @dataclass(slots=True)
@@ -120,5 +131,10 @@ class Entry:
     queued: int = 0
     loaded: Loaded | None = None
     lease_until: float | None = None
-    damage: str | None = None
+    damage: Damaged | None = None
     snapshot_asked: int = 0
+
+    def refuse_damage(self) -> None:
+        """Raise the damage, if there is any: a new error each time, for each has its own trace."""
+        if self.damage is not None:
+            raise type(self.damage)(self.damage.detail, **self.damage.facts)

@@ -97,7 +97,7 @@ def _report(store: Store, config: Config) -> None:
         _log.warning("torn tail cut: %s", tail)
     for entry in store.entries():
         if entry.damage is not None:
-            _log.error("run %s is damaged: %s", entry.run, entry.damage)
+            _log.error("run %s is damaged: %s", entry.run, entry.damage.detail)
 
 
 class _InFlight:

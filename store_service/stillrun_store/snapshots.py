@@ -121,6 +121,9 @@ class Writer:
             except (StorageError, OSError) as error:
                 # A cache that cannot be written costs time later, never an answer now.
                 _log.warning("snapshot of run %s failed: %s", run, error)
+            except Exception:
+                # A state that cannot be packed must not end the snapshots of all runs.
+                _log.exception("snapshot of run %s failed", run)
 
     def _write(self, run: str, state: State, ids: bytes) -> None:
         self._engine.put_snapshot(run, state.control.seq, _packed(state, ids))

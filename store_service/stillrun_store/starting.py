@@ -7,8 +7,8 @@ import secrets
 from stillrun.check import check_limits
 from stillrun.errors import InvalidBody, InvalidParameter, RunExists, UnsupportedValue
 from stillrun.events import RunCreated
-from stillrun.values import same
-from stillrun.wire import StartRun
+from stillrun.values import pointer_join, same
+from stillrun.wire import MAX_LABEL_KEY, MAX_LABEL_VALUE, MAX_LABELS, StartRun
 
 from .runs import Entry
 
@@ -31,6 +31,7 @@ def created(run: str, body: StartRun) -> RunCreated:
         raise InvalidBody("/storage/every", f"from 1 to {MAX_EVERY} events")
     if body.limits is not None:
         check_limits(body.limits)
+    _check_labels(body.labels or {})
     defaults = RunCreated(run=run, log_id=secrets.token_hex(8), reducer=reducer)
     return RunCreated(
         run=run,
@@ -44,6 +45,15 @@ def created(run: str, body: StartRun) -> RunCreated:
         storage=body.storage or defaults.storage,
         limits=body.limits or defaults.limits,
     )
+
+
+def _check_labels(labels: dict[str, str]) -> None:
+    if len(labels) > MAX_LABELS:
+        raise InvalidBody("/labels", f"a run has at most {MAX_LABELS} labels")
+    for key, value in labels.items():
+        if not 1 <= len(key) <= MAX_LABEL_KEY or len(value) > MAX_LABEL_VALUE:
+            detail = f"a key has 1 to {MAX_LABEL_KEY} characters, a value up to {MAX_LABEL_VALUE}"
+            raise InvalidBody(pointer_join("/labels", key[:MAX_LABEL_KEY]), detail)
 
 
 def confirm(entry: Entry, first: RunCreated, body: StartRun) -> None:

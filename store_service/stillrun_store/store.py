@@ -7,6 +7,7 @@ or nothing; the fold in memory holds durable events only; an entry changes only 
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from stillrun.check import check
 from stillrun.errors import (
     CheckRefused,
     CorruptLog,
+    Damaged,
     DiskFull,
     InvalidBody,
     OutcomeUnknown,
@@ -37,18 +39,23 @@ from . import snapshots, starting
 from .board import Board
 from .drafts import Draft, encoded, new_event_id
 from .memory import Memory
-from .runs import Entry, Ids, Loaded, Summary, summarize
+from .runs import SUMMARY_VERSION, Entry, Ids, Loaded, Summary, summarize
+from .storage import Damage as DiskDamage
 from .storage import Engine
 from .storage import errors as disk
 
 __all__ = ["Store"]
 
+_log = logging.getLogger(__name__)
+
+SPACE_KNOWN_S = 1.0  # asking the file system at each append would cost as much as the append
 MAX_QUEUED_PER_RUN = 8  # one slow disk must not let one run take every thread
-READ_BATCH = 1_000  # events decoded at once: bounds the memory of a long fold
+READ_BATCH = 1_000  # events and
+READ_BYTES = 1 << 20  # bytes read at once (one frame more at most): bounds a long fold's memory
 
 
 @contextlib.contextmanager
-def _translated(entry: Entry | None = None) -> Iterator[None]:
+def _translated(engine: Engine, entry: Entry | None = None) -> Iterator[None]:
     """The one border at which the engine's errors become the tree of `stillrun.errors`."""
     try:
         yield
@@ -58,10 +65,15 @@ def _translated(entry: Entry | None = None) -> Iterator[None]:
         raise OutcomeUnknown(str(error)) from error
     except disk.DataDirUnusable as error:  # no file could be opened: nothing was written
         raise Overloaded(str(error)) from error
+    except disk.RunExists as error:  # not one of ours: its directory holds what we did not write
+        raise CorruptLog(str(error)) from error
     except disk.DamagedLog as error:
-        if entry is not None:
-            entry.damage = str(error)
-        raise CorruptLog(str(error), run=error.run, seq=error.seq) from error
+        damage = CorruptLog(str(error), run=error.run, seq=error.seq)
+        info = None if entry is None else engine.info(entry.run)
+        # A read that failed once may work again: only what the engine has marked stays refused.
+        if entry is not None and info is not None and info.damage is not None:
+            entry.damage = damage
+        raise damage from error
 
 
 class Store:
@@ -89,6 +101,8 @@ class Store:
         self._polls: list[threading.Condition] = []
         self._polls_lock = threading.Lock()
         self._snapshots = snapshots.Writer(engine)
+        self._has_space = True
+        self._space_known_until = 0.0
         self._recover()
 
     # --- start and stop
@@ -101,24 +115,34 @@ class Store:
                 log_id=info.log_id,
                 head_seq=info.head_seq,
                 summary=_UNREADABLE,
-                damage=None if info.damage is None else str(info.damage),
+                damage=None if info.damage is None else _damage_of(info.damage),
                 snapshot_asked=info.head_seq,
             )
             self._entries[info.run] = entry
-            try:
-                if info.summary is None:
-                    control = self._fold(entry, entry.head_seq).state.control
-                    entry.summary = summarize(control, self.now_ms())
-                    self._remember(entry)
-                else:
-                    entry.summary = codec.convert(codec.decode_msgpack(info.summary), Summary)
-            except StillrunError as error:
-                entry.damage = entry.damage or error.detail
+            known = _known_summary(info.summary)
+            if known is not None:
+                entry.summary = known
+            else:
+                self._sum_up(entry)
             if entry.damage is None:
                 if entry.summary.lease_worker is not None:
                     entry.lease_until = self.monotonic() + entry.summary.lease_ttl_s
                 self.board.update(entry)
         self.ready = True
+
+    def _sum_up(self, entry: Entry) -> None:
+        """Fold a run of which the index knows too little; one that cannot be is damaged (I11)."""
+        try:
+            control = self._fold(entry, entry.head_seq).state.control
+            entry.summary = summarize(control, self.now_ms())
+            self._remember(entry)
+        except Damaged as error:
+            entry.damage = entry.damage or error
+        except Exception as error:
+            # A defect met in one run must not keep all others from being served.
+            _log.exception("run %s cannot be folded", entry.run)
+            detail = f"its state cannot be built: {error!r:.200}"
+            entry.damage = entry.damage or CorruptLog(detail, run=entry.run)
 
     def stop(self) -> None:
         """Refuse new work and wake every poll and stream; `close` follows when they are gone."""
@@ -153,6 +177,13 @@ class Store:
             raise RunDeleted(f"run {run!r} was deleted", run=run)
         return entry
 
+    def put_back(self, runs: list[str]) -> None:
+        """Show runs on the board again that were taken off it and left as they were."""
+        for run in runs:
+            entry = self._entries[run]
+            with entry.lock:
+                self.board.update(entry)
+
     @contextlib.contextmanager
     def writing(self, run: str) -> Iterator[tuple[Entry, Loaded]]:
         """The run's lock, and its fold at head; few may queue for it."""
@@ -178,24 +209,29 @@ class Store:
 
     # --- reading
 
-    def events(self, entry: Entry, first_seq: int, last_seq: int) -> Iterator[Event]:
-        """Events first..last (inclusive, cut at the head), oldest first."""
+    def events(
+        self, entry: Entry, first_seq: int, last_seq: int, *, batch: int = READ_BATCH
+    ) -> Iterator[Event]:
+        """Events first..last (inclusive, cut at the head), oldest first; `batch` read at once."""
         last_seq = min(last_seq, entry.head_seq)
-        for start in range(first_seq, last_seq + 1, READ_BATCH):
-            end = min(start + READ_BATCH - 1, last_seq)
-            with _translated(entry):
-                payloads = self.engine.read(entry.run, start, end)
-            for seq, payload in enumerate(payloads, start):
+        seq = first_seq
+        while seq <= last_seq:
+            end = min(seq + batch - 1, last_seq)
+            with _translated(self.engine, entry):
+                payloads = self.engine.read(entry.run, seq, end, max_bytes=READ_BYTES)
+            for payload in payloads:
                 yield codec.decode_event(seq, payload)
+                seq += 1
 
     def state_at(self, entry: Entry, seq: int) -> Loaded:
         """The state at `seq` (1..head) and what it was made from; no lock, no write."""
         if not 1 <= seq <= entry.head_seq:
+            entry.refuse_damage()  # it may have had that seq
             raise SeqOutOfRange(
                 f"run {entry.run!r} has seqs 1..{entry.head_seq}", head_seq=entry.head_seq
             )
         with entry.lock:
-            if seq == entry.head_seq:
+            if seq == entry.head_seq and entry.damage is None:
                 loaded = self.loaded(entry)
                 return Loaded(
                     state=loaded.state.freeze(),
@@ -203,11 +239,17 @@ class Store:
                     snapshot_seq=loaded.snapshot_seq,
                     replayed_events=loaded.replayed_events,
                 )
-        return self._fold(entry, seq)
+        try:
+            return self._fold(entry, seq)
+        except StillrunError:
+            raise
+        except Exception:
+            entry.refuse_damage()  # found at the start: no new defect
+            raise
 
     def _fold(self, entry: Entry, seq: int) -> Loaded:
         """Newest usable snapshot at or below `seq`, and the events after it (I3)."""
-        with _translated(entry):
+        with _translated(self.engine, entry):
             base = snapshots.read(self.engine, entry.run, seq)
         state, ids, after = (new_state(), Ids(), 0) if base is None else base
         for event in self.events(entry, after + 1, seq):
@@ -222,12 +264,11 @@ class Store:
 
     def loaded(self, entry: Entry) -> Loaded:
         """The fold at head, from memory if it is there. The caller holds the entry's lock."""
-        if entry.damage is not None:
-            raise CorruptLog(entry.damage, run=entry.run)
+        entry.refuse_damage()
         if entry.loaded is None:
             entry.loaded = self._fold(entry, entry.head_seq)
-            entry.loaded.bytes = self.engine.sizes(entry.run).log_bytes
-        self._memory.used(entry, entry.loaded.bytes)
+            entry.loaded.log_bytes = self.engine.sizes(entry.run).log_bytes
+        self._memory.used(entry, entry.loaded.weight_bytes)
         return entry.loaded
 
     # --- writing
@@ -238,14 +279,31 @@ class Store:
         """Check, write and fold one frame; answers its events. The caller holds the lock.
 
         Raises what `check` refuses, TooLarge, DiskFull, OutcomeUnknown, CorruptLog; on every
-        raise but OutcomeUnknown nothing was written, and the fold is as it was.
+        one of them but OutcomeUnknown nothing was written, and the fold is as it was.
         """
         events = self.tried(entry, loaded.state.control, drafts, epoch=epoch)
         payloads = [encoded(event, draft.pointer) for event, draft in events]
-        with _translated(entry):
-            self.engine.append(entry.run, payloads)
-        loaded.bytes += sum(map(len, payloads))
-        return self._committed(entry, loaded, [event for event, _ in events])
+        self._keep_reserve()
+        with _translated(self.engine, entry):
+            appended = self.engine.append(entry.run, payloads)
+        try:
+            if appended.first_seq != events[0][0].seq:
+                raise AssertionError(f"{entry.run}: seq {appended.first_seq} on disk")
+            loaded.log_bytes += sum(map(len, payloads))
+            return self._committed(entry, loaded, [event for event, _ in events])
+        except BaseException:
+            # The frame is durable and the fold may be half of it: the next request folds anew.
+            entry.loaded, entry.head_seq = None, appended.last_seq
+            raise
+
+    def _keep_reserve(self) -> None:
+        """Refuse appends before the volume is full to the last byte: deletions need some too."""
+        now_s = time.monotonic()
+        if now_s >= self._space_known_until:
+            self._has_space = self.engine.has_reserve()
+            self._space_known_until = now_s + SPACE_KNOWN_S
+        if not self._has_space:
+            raise DiskFull("what is left of the volume is a reserve: free some space")
 
     def tried(
         self, entry: Entry, control: Control, drafts: list[Draft], *, epoch: int
@@ -326,6 +384,8 @@ class Store:
                 return self._create(run, created, body), True
         if entry.summary.deleted:
             raise RunDeleted(f"run {run!r} was deleted; ids are never reused", run=run)
+        if entry.head_seq < 1:
+            entry.refuse_damage()
         starting.confirm(entry, next(self.events(entry, 1, 1)).data, body)
         return entry, False
 
@@ -341,23 +401,24 @@ class Store:
         )
         state = fold_into(new_state(), [event])
         payload = encoded(event)
-        with _translated():
+        self._keep_reserve()
+        with _translated(self.engine):
             self.engine.create(run, created.log_id, [payload])
+        loaded = Loaded(state=state, ids=Ids(), log_bytes=len(payload))
+        loaded.ids.add(event.id)
         entry = Entry(
             run=run,
             log_id=created.log_id,
             head_seq=1,
             summary=summarize(state.control, self.now_ms()),
-            loaded=Loaded(state=state, ids=Ids(), bytes=len(payload)),
+            loaded=loaded,
         )
-        assert entry.loaded is not None
-        entry.loaded.ids.add(event.id)
-        # Published only when durable: nobody may append to a run that a crash could forget.
-        self._entries[run] = entry
-        self._remember(entry)
         with entry.lock:
-            self._memory.used(entry, len(payload))
-        self.board.update(entry)
+            # Published only when durable: nobody may append to a run that a crash could forget.
+            self._entries[run] = entry
+            self._remember(entry)
+            self._memory.used(entry, loaded.weight_bytes)
+            self.board.update(entry)
         return entry
 
     # --- blobs
@@ -367,7 +428,7 @@ class Store:
         if self.stopping.is_set():
             raise Stopping("the store is going down")
         try:
-            with _translated():
+            with _translated(self.engine):
                 return self.engine.put_blob(sha256, data)
         except disk.BadBlob as error:
             raise InvalidBody("", str(error)) from None
@@ -376,7 +437,7 @@ class Store:
         """The bytes of that digest, checked, or None."""
         try:
             return self.engine.get_blob(sha256)
-        except disk.BadBlob as error:
+        except (disk.BadBlob, disk.DataDirUnusable) as error:
             raise CorruptLog(f"blob {sha256}: {error}") from None
 
     # --- polls
@@ -396,10 +457,10 @@ class Store:
 
 
 def _intended_under_a_lease(control: Control, event: Event) -> None:
-    """A wait earlier in the frame may have ended the lease: the next claimer would doubt this call
-    while it is being made."""
-    if event.type == "effect_intended" and event.epoch and control.lease is None:
-        raise CheckRefused("no_lease", f"the lease ended before {event.data.effect} was intended")
+    """The end of its lease is what doubts a call that never came back (I6); a wait earlier in the
+    frame may have ended it, and the next claimer would doubt this call while it is being made."""
+    if event.type == "effect_intended" and control.lease is None:
+        raise CheckRefused("no_lease", f"{event.data.effect} cannot be intended without a lease")
 
 
 def _cancel_can_end(control: Control) -> bool:
@@ -410,7 +471,22 @@ def _cancel_can_end(control: Control) -> bool:
     )
 
 
+def _damage_of(damage: DiskDamage) -> CorruptLog:
+    detail = f"run {damage.run}: damaged at seq {damage.seq}: {damage.detail}"
+    return CorruptLog(detail, run=damage.run, seq=damage.seq)
+
+
+def _known_summary(packed: bytes | None) -> Summary | None:
+    """What the index knows of a run; None if nothing, or nothing that this code has written."""
+    try:
+        summary: Summary = codec.convert(codec.decode_msgpack(packed or b""), Summary)
+    except StillrunError:
+        return None
+    return summary if summary.version == SUMMARY_VERSION else None
+
+
 _UNREADABLE = Summary(
+    version=SUMMARY_VERSION,
     reducer="none",
     agent=None,
     labels={},

@@ -1,7 +1,8 @@
 """A store behind its HTTP door, in one process, with clocks that a test sets.
 
 Always: time stands still until a test moves it; `reopened` is a restart on the same directory; a
-5xx other than 503 and 507 fails the test at once: no client's mistake is the server's.
+5xx other than 503 and 507 fails the test at once, unless it says `is_damaged`: no client's mistake
+is the server's.
 """
 
 from __future__ import annotations
@@ -118,12 +119,14 @@ class Door:
     def send(self, method: str, path: str, body: Any = None, **options: Any) -> Answer:
         headers = options.pop("headers", {})
         data = options.pop("data", None)
+        is_damaged = options.pop("is_damaged", False)
         if body is not None:
             data = json.dumps(body).encode()
         response = self.app.test_client().open(path, method=method, data=data, headers=headers)
         answer = Answer(response.status_code, response.headers, response.get_data())
         response.close()
-        assert answer.status < 500 or answer.status in (503, 507), answer
+        allowed = (500, 503, 507) if is_damaged else (503, 507)
+        assert answer.status < 500 or answer.status in allowed, answer
         if answer.status >= 400 and method != "HEAD":
             assert answer.headers["Content-Type"] == "application/problem+json", answer
             assert answer.body["status"] == answer.status and answer.body["detail"], answer
@@ -147,13 +150,13 @@ class Door:
     def outsider(self, run: str = "r", reducer: str = "merge", **fields: Any) -> str:
         return self.start(run, reducer=reducer, **fields)
 
-    def append(self, run: str, *events: Any, **fields: Any) -> Answer:
+    def append(self, run: str, *events: Any, is_damaged: bool = False, **fields: Any) -> Answer:
         """Facts; `decisions=(after, [events])`."""
         body = {"events": list(events), **fields}
         if "decisions" in body:
             after, decided = body["decisions"]
             body["decisions"] = {"after": after, "events": decided}
-        return self.post(f"/runs/{run}/events", body)
+        return self.post(f"/runs/{run}/events", body, is_damaged=is_damaged)
 
     def head(self, run: str = "r") -> int:
         return good(self.get(f"/runs/{run}")).body["head_seq"]
@@ -175,6 +178,14 @@ class Door:
 
     def state(self, ref: str = "r") -> Any:
         return good(self.get(f"/runs/{ref}/state")).body["state"]
+
+    def flip(self, run: str, word: bytes = b"x.note") -> None:
+        """Change one bit on the disk, in the last place where the run's log has this word."""
+        [path] = (self.path / "runs").glob(f"{run}-*/*.log")
+        data = bytearray(path.read_bytes())
+        data[data.rindex(word)] ^= 1
+        path.write_bytes(data)
+        self.store.entry(run).loaded = None
 
     def log_bytes(self, run: str = "r") -> int:
         return self.store.engine.sizes(run).log_bytes

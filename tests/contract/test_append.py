@@ -533,3 +533,78 @@ def test_one_run_with_many_waiting_writers_says_overloaded_and_the_others_answer
         good(door.append("other", note()), 201)
         entry.queued = 0
     good(door.append("r", note()), 201)
+
+
+# --- limits that must not sink an outcome
+
+
+def planned_by_a_model(door, calls, **fields):
+    """A run whose model has planned so many calls, e2 and on."""
+    door.start(**fields)
+    worker = door.worker()
+    model = {"args": {}, "kind": "model", "name": "m", "attempt": 0}
+    worker.decide(intent_of(door, "r", "e1", model, on_doubt="retry", writes=False))
+    reply = {"content": None, "calls": [{"name": "t", "args": {}}] * calls}
+    worker.facts(event("effect_succeeded", effect="e1", result=reply))
+    return worker
+
+
+def test_the_limit_of_steps_binds_what_a_model_has_planned(door):
+    worker = planned_by_a_model(door, 5, limits={"steps": 3})
+    worker.begin("e2", writes=False)
+    worker.begin("e3", writes=False)
+    beyond = worker.intent("e4", writes=False)
+    refused(worker.append(decisions=(door.head(), [beyond])), 409, "limit_reached")
+
+
+def premise(at, value=1):
+    seen = "2025-11-29T10:00:00Z"
+    return event(
+        "premise_recorded",
+        premise=f"p{at}",
+        tool="fare",
+        args={"n": at},
+        value=value,
+        observed_at=seen,
+        ttl_s=60.0,
+    )
+
+
+def test_an_outcome_lands_with_its_premises_however_many_there_are(door):
+    """I6: a fact beside it must never sink the first outcome of an effect."""
+    door.start()
+    worker = door.worker()
+    worker.facts(*(premise(at) for at in range(1000)))
+    worker.open_effect()
+    worker.facts(event("effect_succeeded", effect="e1", result=1), premise(1000))
+    worker.plan("book")
+    write = worker.intent("e2")
+    refused(worker.append(decisions=(door.head(), [write])), 409, "limit_reached")
+
+
+def test_a_premise_that_is_read_again_counts_once(door):
+    door.start()
+    worker = door.worker()
+    worker.facts(*(premise(1, value) for value in range(1000)))
+    worker.facts(*(premise(1, value) for value in range(1000)))
+    assert door.state()["control"]["premise_ids"] == ["p1"]
+    worker.open_effect()
+
+
+def test_a_plan_has_at_most_a_thousand_calls(door):
+    door.start()
+    worker = door.worker()
+    calls = [{"effect": f"e{at}", "name": "t", "args": {}} for at in range(1, 1002)]
+    answer = worker.append(decisions=(door.head(), [event("plan_made", calls=calls)]))
+    assert refused(answer, 422, "invalid_body").body["pointer"] == "/calls"
+    worker.decide(event("plan_made", calls=calls[:1000]))
+
+
+def test_both_refusals_of_a_closed_run_tell_the_same_facts(door):
+    door.outsider()
+    closed(door)
+    facts = [
+        refused(answer, 409, "run_closed").body["run_status"]
+        for answer in (door.append("r", note()), door.post("/runs/r/signals/go"))
+    ]
+    assert facts == ["succeeded", "succeeded"]

@@ -739,3 +739,23 @@ def fuzzed(open_door):
     door.outsider("r")
     door.start("a")
     return door
+
+
+@pytest.mark.parametrize(
+    ("labels", "status"),
+    [
+        ({f"k{n}": "v" for n in range(64)}, 201),
+        ({f"k{n}": "v" for n in range(65)}, 422),
+        ({"k" * 64: "v" * 256}, 201),
+        ({"k" * 65: "v"}, 422),
+        ({"k": "v" * 257}, 422),
+        ({"": "v"}, 422),
+    ],
+    ids=["64", "65", "longest", "key too long", "value too long", "no key"],
+)
+def test_labels_are_few_and_short(door, labels, status):
+    """They are kept in memory for every run."""
+    answer = door.send("PUT", "/runs/r", {"agent": "a", "labels": labels})
+    assert answer.status == status, answer
+    if status == 422:
+        assert answer.code == "invalid_body" and answer.body["pointer"].startswith("/labels")

@@ -2,6 +2,7 @@
 
 import threading
 
+import msgspec
 import pytest
 
 from contract.door import (
@@ -9,11 +10,14 @@ from contract.door import (
     at_once,
     event,
     good,
+    intent_of,
     new_id,
     nobody_is_changed,
     note,
     refused,
 )
+from stillrun.errors import CorruptLog
+from stillrun_store.storage import errors as disk
 
 BIG_S = 30.0  # a poll in real seconds that a test never waits out
 
@@ -354,7 +358,11 @@ def test_only_the_monotonic_clock_ends_a_lease(door, jump_s):
 def test_a_wrong_offer_of_a_held_run_costs_a_look_and_no_lease(door):
     door.start()
     worker = door.worker()
-    door.store.board.offer("r", "a")
+    entry = door.store.entry("r")
+    until, entry.lease_until = entry.lease_until, None
+    summary, entry.summary = entry.summary, msgspec.structs.replace(entry.summary, runnable=True)
+    door.store.board.update(entry)
+    entry.lease_until, entry.summary = until, summary
     with nobody_is_changed(door):
         assert door.grants("v") == []
     assert worker.renew()["held"]
@@ -469,7 +477,7 @@ def test_a_run_that_cannot_be_read_does_not_stop_the_claims_of_others(door):
     door.grants()
     door.start("fine")
     entry = door.store.entry("broken")
-    entry.loaded, entry.damage = None, "flipped bits"
+    entry.loaded, entry.damage = None, CorruptLog("flipped bits")
     assert names(door.grants(limit=9)) == ["fine"]
     assert [wait["run"] for wait in good(door.get("/waits")).body["waits"]] == []
     good(door.get("/effects?status=open"))
@@ -490,3 +498,109 @@ def test_the_timers_outlive_a_run_that_raises_anything(door, monkeypatch):
     monkeypatch.setattr(door.store, "loaded", broken)
     door.pass_time(5)
     assert door.types("s")[-1] == "wait_resolved"
+
+
+def failing_once(door, monkeypatch, error):
+    real, errors = door.store.engine.append, [error]
+
+    def append(*arguments):
+        if errors:
+            raise errors.pop()
+        return real(*arguments)
+
+    monkeypatch.setattr(door.store.engine, "append", append)
+
+
+def test_a_claim_that_fails_leaves_every_run_to_be_claimed(door, monkeypatch):
+    """What was taken off the board and not granted comes back, not only the run that failed."""
+    runs = [door.start(f"r{n}") for n in range(5)]
+    failing_once(door, monkeypatch, disk.DiskFull("full"))
+    refused(door.claim(limit=5), 507, "disk_full")
+    assert sorted(names(door.grants(limit=5))) == runs
+
+
+def test_a_claim_that_fails_half_way_is_answered_as_a_whole_by_the_next(door, monkeypatch):
+    runs = [door.start(f"r{n}") for n in range(5)]
+    real, left = door.store.engine.append, [2]
+
+    def append(*arguments):
+        left[0] -= 1
+        if left[0] == 0:
+            raise disk.DiskFull("full")
+        return real(*arguments)
+
+    monkeypatch.setattr(door.store.engine, "append", append)
+    refused(door.claim(limit=5), 507, "disk_full")
+    assert sorted(names(door.grants(limit=5))) == runs
+
+
+def test_a_cancelled_run_in_a_crash_loop_is_asked_of_a_person_and_then_ends(door):
+    door.start()
+    door.worker().open_effect(on_doubt="reconcile")
+    good(door.post("/runs/r/cancel"), 201)
+    for n in range(15):
+        door.pass_time(10)
+        if not door.grants(f"w{n}"):
+            break
+    assert door.status() == "in_doubt"
+    assert [one["effect"] for one in good(door.get("/effects")).body["effects"]] == ["e1"]
+    good(door.post("/runs/r/effects/e1/settle", {"outcome": "did_not_happen"}), 201)
+    assert door.status() == "cancelled"
+
+
+def test_renewals_and_claims_go_on_while_writers_queue_for_one_run(door):
+    """A worker must not lose all its leases to one busy run."""
+    door.start("busy"), door.start("quiet")
+    held = [{"run": g["run"], "epoch": g["epoch"]} for g in door.grants(limit=2)]
+    door.store.entry("busy").queued = 8
+    door.pass_time(5)
+    [*leases] = good(door.post("/leases", {"worker": "w", "leases": held})).body["leases"]
+    assert all(lease["held"] for lease in leases)
+    door.pass_time(6)
+    assert len(door.grants(limit=0)) == 2, "both are live, and were not listed"
+    door.store.entry("busy").queued = 0
+
+
+def test_a_run_that_cannot_be_read_now_costs_no_other_lease(door, monkeypatch):
+    door.start("broken"), door.start("fine")
+    held = [{"run": g["run"], "epoch": g["epoch"]} for g in door.grants(limit=2)]
+    door.store.entry("broken").loaded = None
+    real = door.store.engine.read
+
+    def read(run, *arguments, **options):
+        if run == "broken":
+            raise disk.DataDirUnusable(door.path, "too many open files")
+        return real(run, *arguments, **options)
+
+    monkeypatch.setattr(door.store.engine, "read", read)
+    door.pass_time(5)
+    held.sort(key=lambda lease: lease["run"])
+    refused(door.post("/leases", {"worker": "w", "leases": held}), 503, "overloaded")
+    door.pass_time(6)
+    assert names(door.grants(limit=0)) == ["fine"]
+
+
+def test_an_intent_needs_a_lease_on_an_outsiders_run_too(door):
+    """Only the end of a lease doubts a call that never came back (I6)."""
+    door.outsider()
+    plan = event("plan_made", calls=[{"effect": "e1", "name": "book", "args": {}}])
+    good(door.append("r", decisions=(1, [plan])), 201)
+    intent = intent_of(door, "r", "e1", door.effects()["e1"] | {"attempt": 0})
+    refused(door.append("r", decisions=(2, [intent])), 409, "no_lease")
+    good(door.post("/runs/r/cancel"), 201)
+    assert door.status() == "cancelled"
+
+
+def test_looks_at_leases_do_not_pile_up(door):
+    door.start()
+    for n in range(50):
+        worker = door.worker()
+        worker.facts(event("vars_changed", change={"merge": {"n": n}}))
+        worker.release()
+    worker = door.worker()
+    for _ in range(10):
+        door.pass_time(4)
+        assert worker.renew()["held"]
+    assert len(door.store.board._leases) <= 2
+    door.pass_time(10)
+    assert door.types()[-1] == "lease_released", "and the one that counts was looked at"

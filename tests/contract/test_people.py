@@ -3,6 +3,7 @@
 import pytest
 
 from contract.door import at_once, event, good, new_id, nobody_is_changed, refused
+from stillrun_store import people
 
 ROUNDS = 50
 
@@ -722,3 +723,53 @@ def test_a_childs_end_does_not_stand_in_the_way_of_its_parents_cancel(door):
     good(door.post("/runs/r~1/cancel"), 201)
     good(door.post("/runs/r/cancel"), 201)
     assert door.status() == "cancelled"
+
+
+# --- late, though no sweep has run
+
+
+def test_a_signal_after_the_deadline_answers_nothing(door):
+    asked(door, kind="signal", name="go", in_s=5)
+    door.pass_time(60, sweep=False)
+    good(door.post("/runs/r/signals/go", {"payload": 1}), 201)
+    assert door.waits()["w1"]["status"] == "timed_out"
+    assert door.types()[-2:] == ["wait_resolved", "signal_received"]
+
+
+def test_a_message_after_the_deadline_answers_nothing(door):
+    asked(door, kind="message", in_s=5)
+    door.pass_time(60, sweep=False)
+    good(door.post("/runs/r/messages", {"content": "hi"}), 201)
+    assert door.waits()["w1"]["status"] == "timed_out"
+
+
+@pytest.mark.parametrize("word", ["approve", "reject"])
+def test_a_verdict_sent_twice_at_once_is_one_verdict(door, monkeypatch, word):
+    """Between the look for a known id and the write another copy of the request may land."""
+    door.start()
+    door.worker().ask_approval()
+    body, real = {"id": new_id(), "by": "ann"}, people.write
+
+    def slow(*arguments, **options):
+        monkeypatch.setattr(people, "write", real)
+        good(door.post(f"/runs/r/{word}", body), 201)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(people, "write", slow)
+    assert good(door.post(f"/runs/r/{word}", body)).body["head_seq"] == door.head()
+
+
+def test_messages_that_nobody_reads_fill_no_outsiders_run(door):
+    door.outsider()
+    entry = door.store.entry("r")
+    with entry.lock:
+        door.store.loaded(entry).state.control.unread = ["u"] * 1000
+    good(door.post("/runs/r/messages", {"content": 1}), 201)
+    assert len(door.store.loaded(entry).state.control.unread) == 1000
+
+
+def test_what_cannot_be_edited_is_named(door):
+    door.start()
+    door.worker().ask_approval(edit=["price"])
+    body = {"answer": "edit", "args": {"price": 1, "name": 2}}
+    assert refused(answer(door, body), 409, "wrong_answer").body["not_editable"] == ["name"]

@@ -14,7 +14,7 @@ import pytest
 import requests
 
 from services import StoreProcess, eventually
-from stillrun_store.routes.limits import MAX_UPLOADS, MAX_WAITING, THREADS
+from stillrun_store.routes.limits import MAX_LONG_UPLOADS, MAX_SHORT_UPLOADS, MAX_WAITING, THREADS
 
 TIMEOUT_S = 60.0  # for a machine under load; no test waits it out
 WRITERS = 4
@@ -328,7 +328,7 @@ def test_clients_that_send_slowly_do_not_starve_the_others(store):
     for _ in range(THREADS + 2):
         senders.append(socket.create_connection(("127.0.0.1", store.port), TIMEOUT_S))
         senders[-1].sendall(head)
-    refused = THREADS + 2 - MAX_UPLOADS
+    refused = THREADS + 2 - MAX_SHORT_UPLOADS
     eventually(lambda: len(select.select(senders, [], [], 0)[0]) == refused, "the rest is refused")
     assert all(b" 503 " in one.recv(20) for one in select.select(senders, [], [], 0)[0])
     for _ in range(5):
@@ -338,6 +338,22 @@ def test_clients_that_send_slowly_do_not_starve_the_others(store):
         sender.close()
     eventually(lambda: append(store, 1).status_code == 201, "appends go on when they have left")
     assert len(stored(store)) == 1, "what they had sent was no body"
+
+
+def test_long_bodies_that_come_slowly_do_not_stop_the_short_ones(store):
+    new_run(store)
+    head = b"POST /runs/r/events HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n{"
+    with contextlib.ExitStack() as opened:
+        for _ in range(MAX_LONG_UPLOADS):
+            sender = socket.create_connection(("127.0.0.1", store.port), TIMEOUT_S)
+            opened.enter_context(contextlib.closing(sender)).sendall(head)
+        url = f"{store.url}/runs/r/events"
+        long = {"events": [{"type": "x.note", "data": "x" * 100_000}]}
+        eventually(
+            lambda: requests.post(url, json=long, timeout=TIMEOUT_S).status_code == 503,
+            "all places for long bodies are taken",
+        )
+        assert append(store, 1).status_code == 201
 
 
 def exchange(store, data):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
+import time
 
 import pytest
 
@@ -10,6 +12,7 @@ from contract.door import MSGPACK, event, good, nobody_is_changed, note, refused
 from stillrun import codec
 from stillrun.errors import CHECK_CODES, CODES
 from stillrun.values import rfc3339
+from stillrun_store.routes.runs import _log_lines
 
 POLL_S = 30  # in real seconds; no test waits it out
 
@@ -634,3 +637,91 @@ def test_a_run_says_in_words_why_it_does_not_move(door):
     shown = door.get("/runs/r").body
     assert shown["waiting_for"] == ["approval w1: book(), since 12 s"]
     assert shown["updated_at"] == rfc3339(int((door.now_s - 12) * 1000))
+
+
+# --- the log that is followed
+
+
+def test_a_followed_log_ends_with_the_last_line_of_the_run(door):
+    """A run may close while its lines are on their way."""
+    door.outsider()
+    good(door.append("r", note(), note()), 201)
+    entry = door.store.entry("r")
+    lines = _log_lines(door.store, entry, entry.head_seq, follow=True)
+    seen = [next(lines), next(lines)]
+    good(door.append("r", decisions=(3, [event("run_succeeded", output=1)])), 201)
+    seen += list(lines)
+    assert len(seen) == 4 and "succeeded" in seen[-1]
+
+
+def test_a_log_is_text_or_nothing(door):
+    door.outsider()
+    refused(door.get("/runs/r/log", headers={"Accept": "application/json"}), 406, "not_acceptable")
+    for accept in ("text/plain", "text/*", "*/*"):
+        good(door.get("/runs/r/log", headers={"Accept": accept}))
+
+
+def test_a_tools_result_with_calls_in_it_is_no_models_reply(door):
+    door.start()
+    worker = door.worker()
+    worker.open_effect()
+    worker.facts(event("effect_succeeded", effect="e1", result={"calls": [], "cost": 3}))
+    last = good(door.get("/runs/r/log")).raw.decode().splitlines()[-1]
+    assert " did " in last and "cost" in last
+
+
+# --- what a read costs, and what it says
+
+
+def test_a_page_reads_no_more_than_it_shows(door, monkeypatch):
+    door.outsider()
+    for _ in range(12):
+        good(door.append("r", note("x" * 400_000)), 201)
+    read, sizes = door.store.engine.read, []
+
+    def counted(*arguments, **options):
+        payloads = read(*arguments, **options)
+        sizes.append(sum(map(len, payloads)))
+        return payloads
+
+    monkeypatch.setattr(door.store.engine, "read", counted)
+    good(door.get("/runs/r/events?limit=1"))
+    assert sum(sizes) < 1_000_000
+    del sizes[:]
+    good(door.get("/runs/r@12/log"))
+    assert max(sizes) < 2_000_000 and sum(sizes) > 4_000_000
+    del sizes[:]
+    page = good(door.get("/runs/r/events?limit=2&order=desc")).body
+    assert [one["seq"] for one in page["events"]] == [13, 12] and sum(sizes) < 1_500_000
+
+
+def test_a_poll_beyond_the_next_event_is_refused_at_once(door):
+    door.outsider()
+    started = time.monotonic()
+    refused(door.get(f"/runs/r/events?from=3&timeout_s={POLL_S}"), 404, "seq_out_of_range")
+    assert time.monotonic() - started < POLL_S / 2
+
+
+def test_how_a_state_was_built_is_told_only_of_that_state(door):
+    history(door)
+    door.reopened()
+    assert good(door.get("/runs/r/state")).headers["Replayed-Events"] == "9"
+    good(door.append("r", note()), 201)
+    assert "Replayed-Events" not in good(door.get("/runs/r/state")).headers
+
+
+@pytest.mark.parametrize("pointer", ["/messages/7", "/vars/7", "/messages/7/content"])
+def test_a_pointer_that_leads_nowhere_is_named_by_its_token(door, pointer):
+    door.start()
+    answer = door.get(f"/runs/r/state?pointer={pointer}")
+    assert "nothing at '7'" in refused(answer, 400, "invalid_parameter").body["detail"]
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+def test_health_takes_no_parameters(door, path):
+    refused(door.get(f"{path}?x=1"), 400, "invalid_parameter")
+
+
+def test_a_run_without_a_name_gets_one_of_sixteen_digits(door):
+    answer = good(door.post("/runs", {"agent": "a"}), 201)
+    assert re.fullmatch(r"/runs/run-[0-9a-f]{16}", answer.headers["Location"])

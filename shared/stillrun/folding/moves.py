@@ -6,13 +6,14 @@ replaced, not mutated.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from ..events import ModelReply
-from ..state import Control, Effect, Group, State, Wait
+from ..state import Control, Effect, Group, State, Wait, ordinal_of
 
 
 def say(state: State, at: int | None, message: dict[str, Any]) -> None:
@@ -24,28 +25,43 @@ def say(state: State, at: int | None, message: dict[str, Any]) -> None:
 
 def answer(state: State, effect: Effect, outcome: str, content: object, seq: int) -> None:
     """The effect is over: its result becomes a tool message at the place of its call."""
+    answer_all(state, [effect], outcome, content, seq)
+
+
+def answer_all(
+    state: State, effects: list[Effect], outcome: str, content: object, seq: int
+) -> None:
+    """These effects are over, all in the same way; one pass, however many they are."""
     control = state.control
-    control.effects = {key: e for key, e in control.effects.items() if key != effect.effect}
+    over = {effect.effect for effect in effects}
+    control.effects = {key: e for key, e in control.effects.items() if key not in over}
     group = control.group
-    at = None
-    if group is not None and effect.effect in group.order:
-        place = group.order.index(effect.effect)
-        at = group.at + sum(1 for done in group.done if group.order.index(done) < place)
-        control.group = replace(group, done=[*group.done, effect.effect])
-    if effect.kind == "tool":
-        say(
-            state,
-            at,
-            {
-                "id": f"m{seq}.{effect.effect}",
-                "role": "tool",
-                "effect": effect.effect,
-                "name": effect.name,
-                "args": effect.args,
-                "outcome": outcome,
-                "content": content,
-            },
-        )
+    done = [] if group is None else list(group.done)
+    # Ids of a group are consecutive: ordinals tell the order of its calls.
+    ordinals = sorted(ordinal_of(effect_id) for effect_id in done)
+    for effect in effects:
+        at = None
+        if group is not None and group.has(effect.effect):
+            place = bisect_left(ordinals, effect.ordinal)
+            at = group.at + place
+            ordinals.insert(place, effect.ordinal)
+            done.append(effect.effect)
+        if effect.kind == "tool":
+            say(
+                state,
+                at,
+                {
+                    "id": f"m{seq}.{effect.effect}",
+                    "role": "tool",
+                    "effect": effect.effect,
+                    "name": effect.name,
+                    "args": effect.args,
+                    "outcome": outcome,
+                    "content": content,
+                },
+            )
+    if group is not None:
+        control.group = replace(group, done=done)
     if control.group is not None and len(control.group.done) == len(control.group.order):
         control.group = None
     if not control.effects:
@@ -96,9 +112,9 @@ def set_effect(control: Control, effect: Effect) -> None:
 
 
 def drop_planned(state: State, outcome: str, seq: int, reason: object = None) -> None:
-    for effect in list(state.control.effects.values()):
-        if effect.status == "planned":
-            answer(state, effect, outcome, reason, seq)
+    planned = [e for e in state.control.effects.values() if e.status == "planned"]
+    if planned:
+        answer_all(state, planned, outcome, reason, seq)
 
 
 def open_wait(state: State, wait: Wait) -> None:

@@ -9,7 +9,9 @@ from .moves import answer, cancel_wait
 
 
 def premise_recorded(state: State, data: ev.PremiseRecorded, event: Event) -> None:
-    state.control.premise_count += 1
+    control = state.control
+    if data.premise not in control.premise_ids:
+        control.premise_ids = [*control.premise_ids, data.premise]
     if state.content is not None:
         fact = {
             "tool": data.tool,

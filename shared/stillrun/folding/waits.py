@@ -10,6 +10,8 @@ from ..state import Signal, State, Wait
 from ..values import from_rfc3339
 from .moves import close_wait, decide_approval, open_wait, say, seqs_and, set_effect
 
+MAX_KEPT = 1_000  # messages without a reader that an outsider's run keeps for a later wait
+
 
 def wait_opened(state: State, data: ev.WaitOpened, event: Event) -> None:
     control = state.control
@@ -55,14 +57,6 @@ def _resolved(state: State, wait: Wait, seq: int, *, answer: object, by: str | N
         say(state, None, said)
 
 
-_STATUS_OF_REASON = {
-    "answered": "answered",
-    "timed_out": "timed_out",
-    "cancelled": "cancelled",
-    "reopened": "reopened",
-}
-
-
 def wait_resolved(state: State, data: ev.WaitResolved, event: Event) -> None:
     control = state.control
     wait = control.waits.get(data.wait)
@@ -72,7 +66,7 @@ def wait_resolved(state: State, data: ev.WaitResolved, event: Event) -> None:
         state,
         wait,
         event.seq,
-        status=_STATUS_OF_REASON[data.reason],
+        status=data.reason,
         answer=data.answer,
         args=data.args,
         by=data.by,
@@ -98,7 +92,9 @@ def message_added(state: State, data: ev.MessageAdded, event: Event) -> None:
     control.model_error = control.model_error_type = None
     wait = next((w for w in control.waits.values() if w.kind == "message"), None)
     if wait is None:
-        control.unread = [*control.unread, data.message]
+        # Nobody reads an outsider's run: a later wait finds the oldest, the rest is in the log.
+        if control.reducer == "agent" or len(control.unread) < MAX_KEPT:
+            control.unread = [*control.unread, data.message]
     else:
         _resolved(state, wait, event.seq, answer={"message": data.message}, by=data.by)
 

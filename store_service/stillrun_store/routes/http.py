@@ -57,14 +57,18 @@ def _host_of(url: str) -> str:
         return ""
 
 
-def check_accept(*extra: str) -> None:
-    """Refuse what cannot be served in any type of Accept, before anything is written."""
+def check_accept(*extra: str, structured: bool = True) -> None:
+    """Refuse what cannot be served in any type of Accept, before anything is written.
+
+    `structured`: JSON and msgpack are offered too.
+    """
     accept = request.accept_mimetypes
     if not request.headers.get("Accept"):
         return
-    offered = ["application/json", *sorted(MSGPACK_TYPES), *extra]
+    offered = ["application/json", *sorted(MSGPACK_TYPES), *extra] if structured else list(extra)
     if not any(accept[mime] > 0 for mime in offered):
-        raise NotAcceptable(f"this path can answer {', '.join(['application/json', *extra])}")
+        named = ["application/json", *extra] if structured else extra
+        raise NotAcceptable(f"this path can answer {', '.join(named)}")
 
 
 def wants_msgpack() -> bool:
@@ -140,7 +144,7 @@ def raw_body() -> bytes:
         raise UnsupportedMediaType("compressed bodies are not taken")
     if (request.content_length or 0) > MAX_BODY_BYTES:
         raise TooLarge(f"a body has at most {MAX_BODY_BYTES} bytes", limit=MAX_BODY_BYTES)
-    with current_app.extensions[UPLOADS].place():
+    with current_app.extensions[UPLOADS].place(request.content_length):
         data = request.stream.read(MAX_BODY_BYTES + 1)
     if len(data) > MAX_BODY_BYTES:
         raise TooLarge(f"a body has at most {MAX_BODY_BYTES} bytes", limit=MAX_BODY_BYTES)

@@ -11,26 +11,40 @@ from stillrun.errors import Overloaded
 __all__ = ["THREADS", "Uploads", "Waiting"]
 
 THREADS = 64  # of the server
-MAX_UPLOADS = 32  # with MAX_WAITING less than THREADS: health and reads always find a thread
+SHORT_BYTES = 64 << 10  # what is shorter is in the network's buffers when a request is read
+# All uploads with MAX_WAITING are fewer than THREADS: health and reads always find a thread.
+MAX_SHORT_UPLOADS, MAX_LONG_UPLOADS = 24, 8
 UPLOAD_PATIENCE_S = 0.2  # a body that is here is read in microseconds
 MAX_WAITING = 24  # polls and streams together: the others must find a thread
 
 
 class Uploads:
-    """Places for requests whose body is still arriving: a thread cannot leave a slow sender."""
+    """Places for requests whose body is still arriving: a thread cannot leave a slow sender.
+
+    A read of granian's stream cannot be given up: a deadline kept from another thread hangs the
+    server until the client has left. So long bodies, which slow lines make last, have places of
+    their own, and what people and workers append finds others.
+    """
 
     def __init__(self) -> None:
-        self._places = threading.Semaphore(MAX_UPLOADS)
+        self._short = threading.Semaphore(MAX_SHORT_UPLOADS)
+        self._long = threading.Semaphore(MAX_LONG_UPLOADS)
 
     @contextlib.contextmanager
-    def place(self) -> Iterator[None]:
-        """Hold one place for the length of a block; a burst may wait for one, but not for long."""
-        if not self._places.acquire(timeout=UPLOAD_PATIENCE_S):
-            raise Overloaded(f"{MAX_UPLOADS} bodies arrive already", limit=MAX_UPLOADS)
+    def place(self, length_bytes: int | None) -> Iterator[None]:
+        """Hold one place for the length of a block; a burst may wait for one, but not for long.
+
+        `length_bytes`: of the body as declared, None where nobody knows.
+        """
+        is_short = length_bytes is not None and length_bytes <= SHORT_BYTES
+        places = self._short if is_short else self._long
+        limit = MAX_SHORT_UPLOADS if is_short else MAX_LONG_UPLOADS
+        if not places.acquire(timeout=UPLOAD_PATIENCE_S):
+            raise Overloaded(f"{limit} bodies of this size arrive already", limit=limit)
         try:
             yield
         finally:
-            self._places.release()
+            places.release()
 
 
 class Waiting:

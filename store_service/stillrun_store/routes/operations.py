@@ -46,12 +46,14 @@ def blueprint(store: Store) -> Blueprint:
 
     @bp.get("/healthz")
     def healthz() -> Response:
+        http.params()
         return http.answer({"ok": True})
 
     @bp.get("/readyz")
     def readyz() -> Response:
+        http.params()
         ready = store.ready and not store.stopping.is_set()
-        damaged = {e.run: e.damage for e in store.entries() if e.damage is not None}
+        damaged = {e.run: e.damage.detail for e in store.entries() if e.damage is not None}
         report = store.engine.recovery
         shown: dict[str, Any] = {
             "ready": ready,

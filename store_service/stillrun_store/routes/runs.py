@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +12,7 @@ from urllib.parse import quote
 from flask import Blueprint, Response, request
 
 from stillrun import codec
-from stillrun.errors import InvalidBody, InvalidParameter, SeqOutOfRange
+from stillrun.errors import Damaged, InvalidBody, InvalidParameter, SeqOutOfRange
 from stillrun.schema import SCHEMA_VERSION
 from stillrun.state import view
 from stillrun.status import status
@@ -21,10 +22,10 @@ from stillrun.wire import MAX_WAIT_S, AppendEvents, StartRun
 from ..append import append
 from ..drafts import new_event_id
 from ..listing import RUN_STATUSES, list_runs, run_view
-from ..logview import LogView
+from ..logview import LogView, printable
 from ..refs import resolve, split
 from ..runs import Entry
-from ..store import Store
+from ..store import READ_BATCH, Store
 from . import http
 from .limits import Waiting
 
@@ -32,6 +33,7 @@ __all__ = ["blueprint", "only_run"]
 
 MAX_PAGE = 1_000
 MAX_PAGE_BYTES = 8 << 20  # a page of megabyte events must not fill the memory
+MAX_BACKWARDS = 16  # events held at once to be turned around: each may have a megabyte
 HEARTBEAT_S = 10.0  # a stream that says nothing cannot notice that its client is gone
 
 
@@ -65,7 +67,7 @@ def blueprint(store: Store, waiting: Waiting) -> Blueprint:
         else:
             # The id of a repeated request names the same run again.
             seed = check_event_id(body.id, "id") if body.id is not None else new_event_id()
-            run = f"run-{hashlib.sha256(seed.encode()).hexdigest()[:12]}"
+            run = f"run-{hashlib.sha256(seed.encode()).hexdigest()[:16]}"
         return _start(store, run, body)
 
     @bp.get("/runs")
@@ -104,12 +106,12 @@ def blueprint(store: Store, waiting: Waiting) -> Blueprint:
             shown = lookup(shown, tokens)
         except LookupError as error:
             raise InvalidParameter("pointer", f"nothing at {error.args[0]!r:.60}") from None
-        headers = {
-            "ETag": f'"{seq}.{SCHEMA_VERSION}"',
-            "Replayed-Events": str(loaded.replayed_events),
-        }
-        if loaded.snapshot_seq is not None:
-            headers["Snapshot-Seq"] = str(loaded.snapshot_seq)
+        headers = {"ETag": f'"{seq}.{SCHEMA_VERSION}"'}
+        # A fold that was in memory and has grown since was not made from these.
+        if (loaded.snapshot_seq or 0) + loaded.replayed_events == seq:
+            headers["Replayed-Events"] = str(loaded.replayed_events)
+            if loaded.snapshot_seq is not None:
+                headers["Snapshot-Seq"] = str(loaded.snapshot_seq)
         value = {"run": entry.run, "seq": seq, "schema_version": SCHEMA_VERSION, "state": shown}
         return http.answer(value, headers=headers)
 
@@ -128,16 +130,20 @@ def blueprint(store: Store, waiting: Waiting) -> Blueprint:
 
     @bp.get("/runs/<ref>/log")
     def log(ref: str) -> Response:
-        http.check_accept("text/plain")
+        http.check_accept("text/plain", structured=False)
         given = http.params("follow")
         follow = http.one_of(given, "follow", ("0", "1")) == "1"
         entry, seq, at_head = resolve(store, ref)
         if follow and not at_head:
             raise InvalidParameter("follow", "a past seq does not grow")
         if not follow or request.method == "HEAD":
-            return Response(_log_lines(store, entry, seq, follow=False), mimetype="text/plain")
+            return Response(_log_text(store, entry, seq, follow=False), mimetype="text/plain")
         give_back = waiting.take()
-        lines = _log_lines(store, entry, seq, follow=True)
+        try:
+            lines = _log_text(store, entry, seq, follow=True)
+        except BaseException:
+            give_back()
+            raise
         response = Response(lines, mimetype="text/plain")
         # Not by the generator: one that is closed before its first line runs no `finally`.
         response.call_on_close(give_back)
@@ -173,18 +179,19 @@ def _page(store: Store, waiting: Waiting, entry: Entry, given: Any) -> dict[str,
     descending = http.one_of(given, "order", ("asc", "desc")) == "desc"
     first = http.whole_param(given, "from", 1, 1, 1 << 53)
     last = http.whole_param(given, "to", 1 << 53, 1, 1 << 53)
+    _refuse_beyond(entry, first)
     if first > entry.head_seq and timeout_s > 0 and last >= first:
         with waiting.place():
             store.wait_for_events(entry, first, timeout_s)
     head = entry.head_seq
-    if first > head + 1:
-        raise SeqOutOfRange(f"run {entry.run!r} has seqs 1..{head}", head_seq=head)
     low, high = first, min(last, head)
     found: list[dict[str, Any]] = []
     size = 0
     places = range(high, low - 1, -1) if descending else range(low, high + 1)
     following: int | None = None
-    for event in _walk(store, entry, places):
+    # One more than asked for tells whether there is a next page; a filter may pass over any number.
+    batch = READ_BATCH if given.get("type") is not None else min(limit + 1, READ_BATCH)
+    for event in _walk(store, entry, places, batch):
         if not _fits(event.type, given.get("type")):
             continue
         if len(found) == limit or size > MAX_PAGE_BYTES:
@@ -193,6 +200,8 @@ def _page(store: Store, waiting: Waiting, entry: Entry, given: Any) -> dict[str,
         shown = codec.event_to_wire(event)
         size += len(codec.encode_msgpack(shown))
         found.append(shown)
+    if following is None and entry.damage is not None and not descending and last > head:
+        following = head + 1  # asked for, it says why there is no more
     return {
         "run": entry.run,
         "events": found,
@@ -201,13 +210,23 @@ def _page(store: Store, waiting: Waiting, entry: Entry, given: Any) -> dict[str,
     }
 
 
-def _walk(store: Store, entry: Entry, places: range) -> Iterator[Any]:
+def _refuse_beyond(entry: Entry, first: int) -> None:
+    """Refuse a page that starts where no event can be, or where damage ends what can be read."""
+    head = entry.head_seq
+    if first > head:
+        entry.refuse_damage()
+    if first > head + 1:
+        raise SeqOutOfRange(f"run {entry.run!r} has seqs 1..{head}", head_seq=head)
+
+
+def _walk(store: Store, entry: Entry, places: range, batch: int) -> Iterator[Any]:
     if places.step > 0:
         if places:
-            yield from store.events(entry, places[0], places[-1])
+            yield from store.events(entry, places[0], places[-1], batch=batch)
         return
-    for start in range(0, len(places), 100):  # backwards in pages, each read forwards
-        part = places[start : start + 100]
+    step = min(batch, MAX_BACKWARDS)
+    for start in range(0, len(places), step):  # backwards in parts, each read forwards
+        part = places[start : start + step]
         yield from reversed(list(store.events(entry, part[-1], part[0])))
 
 
@@ -228,6 +247,20 @@ def _next_events(run: str, given: Any, seq: int | None, descending: bool) -> str
     return f"/runs/{run}/events?{query}"
 
 
+def _log_text(store: Store, entry: Entry, seq: int, *, follow: bool) -> Iterator[str]:
+    """The log's lines. What cannot be read at all is refused; damage met later is the last line."""
+    lines = _log_lines(store, entry, seq, follow=follow)
+    first = next(lines, "")  # before a byte is sent: an answer that has begun cannot be refused
+    return itertools.chain([first], _until_damage(lines))
+
+
+def _until_damage(lines: Iterator[str]) -> Iterator[str]:
+    try:
+        yield from lines
+    except Damaged as error:
+        yield f"  !! {printable(error.detail)}\n"
+
+
 def _log_lines(store: Store, entry: Entry, seq: int, *, follow: bool) -> Iterator[str]:
     """The log's lines; with `follow` it goes on until the run closes or the store stops."""
     lines = LogView()
@@ -236,7 +269,11 @@ def _log_lines(store: Store, entry: Entry, seq: int, *, follow: bool) -> Iterato
         for event in store.events(entry, done + 1, seq):
             yield lines.line(event) + "\n"
             done = event.seq
-        if not follow or entry.summary.closed or store.stopping.is_set():
+        if done == entry.head_seq:
+            entry.refuse_damage()
+        # Closed is asked first: the head is set before it, and no line is left behind.
+        over = entry.summary.closed and done >= entry.head_seq
+        if not follow or over or store.stopping.is_set():
             return
         before = time.monotonic()
         store.wait_for_events(entry, done + 1, HEARTBEAT_S)

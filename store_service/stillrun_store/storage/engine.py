@@ -31,6 +31,8 @@ __all__ = ["Engine"]
 
 MAX_SEGMENT_BYTES = 64 << 20  # what a start may have to read, and a reader to hop over, for one run
 
+MAX_RESERVE_BYTES = 1 << 20  # of the volume 1 %, but no more than this, stays free of appends
+
 CREATE_LOCKS = 64  # creations of one run, and `close`, wait for each other; others seldom do
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,127}")
@@ -163,15 +165,18 @@ class Engine:
         self._upkeep.wrote(log)
         return appended
 
-    def read(self, run: str, first_seq: int, last_seq: int) -> list[bytes]:
+    def read(
+        self, run: str, first_seq: int, last_seq: int, *, max_bytes: int | None = None
+    ) -> list[bytes]:
         """Events first_seq..last_seq, inclusive; none if last_seq < first_seq.
 
+        With `max_bytes` the first of them: no frame is read once so much is there, at least one is.
         Checksums are verified: DamagedLog if it needs a damaged place. ValueError past the head."""
         log = self._log(run)
         if last_seq < first_seq:
             return []
         self._check_seq(log, first_seq, last_seq)
-        return self._reader.read(log, first_seq, last_seq)
+        return self._reader.read(log, first_seq, last_seq, max_bytes)
 
     def chain_at(self, run: str, seq: int) -> int:
         """Chain value of the event; 0 for seq 0. Errors as for `read`."""
@@ -244,6 +249,11 @@ class Engine:
     def free_bytes(self) -> int:
         """Bytes an append may still take on the volume, as the file system says."""
         return self._files.free_bytes(self._dir.path)
+
+    def has_reserve(self) -> bool:
+        """Whether the volume has more left than what is kept for deletions."""
+        reserve = min(self._files.volume_bytes(self._dir.path) // 100, MAX_RESERVE_BYTES)
+        return self.free_bytes() >= reserve
 
     def flush(self) -> None:
         """Seal every log and write the index now, as `close` does."""

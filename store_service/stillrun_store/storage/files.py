@@ -117,6 +117,11 @@ class OsFiles:
         volume = os.statvfs(path)
         return volume.f_bavail * volume.f_frsize
 
+    def volume_bytes(self, path: Path) -> int:
+        """Size of the volume that holds `path`."""
+        volume = os.statvfs(path)
+        return volume.f_blocks * volume.f_frsize
+
     def writable(self, path: Path) -> bool:
         """Whether this process may create files in the directory (as far as permissions say)."""
         return os.access(path, os.W_OK | os.X_OK)

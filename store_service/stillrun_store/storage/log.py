@@ -155,14 +155,23 @@ class LogReader:
         self._lock = threading.Lock()
         self._signposted: OrderedDict[tuple[RunLog, int], None] = OrderedDict()
 
-    def read(self, log: RunLog, first_seq: int, last_seq: int) -> list[bytes]:
-        """Events first_seq..last_seq. DamagedLog if a place that is needed does not verify."""
+    def read(
+        self, log: RunLog, first_seq: int, last_seq: int, max_bytes: int | None = None
+    ) -> list[bytes]:
+        """Events first_seq..last_seq, or whole frames of them until `max_bytes` are there.
+
+        DamagedLog if a place that is needed does not verify."""
         events: list[bytes] = []
+        size = 0
         for frame, payloads in self._frames(log, first_seq, last_seq):
             start = frame.place.first_seq
             if start < first_seq or start + frame.events - 1 > last_seq:
                 payloads = payloads[max(0, first_seq - start) : last_seq - start + 1]
             events += payloads
+            if max_bytes is not None:
+                size += sum(map(len, payloads))
+                if size >= max_bytes:
+                    break
         return events
 
     def frame_of(self, log: RunLog, seq: int) -> tuple[Frame, list[bytes]]:

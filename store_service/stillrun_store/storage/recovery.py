@@ -89,9 +89,13 @@ class Recovery:
         self.report.seconds = time.monotonic() - started
 
     def _recover(self, directory: Path, record: IndexRecord | None) -> None:
-        listing = self._list(directory)
         if record is not None and directory_name(record.run) != directory.name:
             record = None
+        try:
+            listing = self._list(directory)
+        except OSError as error:  # a bad block in one directory is no reason to serve no run
+            self._damaged_from_1(directory, Listing(), record, f"cannot be listed: {error}")
+            return
         if record is not None and _is_clean(record, listing):
             tip = Tip(
                 record.head_seq,
@@ -178,6 +182,12 @@ class Recovery:
             self.report.half_made.append(moved)
             return
         detail = "its first frame does not verify" if segments else "it has no segment"
+        self._damaged_from_1(directory, listing, record, detail)
+
+    def _damaged_from_1(
+        self, directory: Path, listing: Listing, record: IndexRecord | None, detail: str
+    ) -> None:
+        """Nothing of the log can be read; whose it is, if anything still says so."""
         owner = self._attribute(directory, listing, record)
         if owner is not None:
             self._add_damaged(owner, directory, detail, listing, record)

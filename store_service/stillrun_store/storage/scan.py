@@ -111,7 +111,7 @@ class Scanner:
         try:
             # The very frame must end where the index says: a wrong index must not cut an event.
             self._walk(scan, last, scan.tip.last_frame, end=last.size_bytes)
-        except BadFrame:
+        except (BadFrame, OSError):  # then all is read, and what cannot be is damage
             return None
         tip = scan.tip
         if (tip.head_seq, tip.chain, tip.crc) != (record.head_seq, record.chain, record.crc):
@@ -170,11 +170,14 @@ class Scanner:
 
     def _was_durable(self, scan: Scan, segment: Segment, bad: BadFrame) -> bool:
         """Whether a header at or after the bad place proves that there once was a valid frame."""
-        fd = self._files.open_read(self._directory / segment_name(segment.first_seq))
         try:
-            tail = self._files.pread(fd, segment.size_bytes - bad.offset, bad.offset)
-        finally:
-            self._files.close(fd)
+            fd = self._files.open_read(self._directory / segment_name(segment.first_seq))
+            try:
+                tail = self._files.pread(fd, segment.size_bytes - bad.offset, bad.offset)
+            finally:
+                self._files.close(fd)
+        except OSError:
+            return True  # what cannot be read must not be cut
         if bad.verified or (bad.offset == 0 and segment.first_seq == 1):
             return True
         own = FRAME.unpack(tail)

@@ -100,6 +100,12 @@ def at_limit(steps: int | None, used: int) -> Run:
     return run
 
 
+def many_premises(number: int) -> Run:
+    run = planned()
+    run.control.premise_ids = ["x"] * number
+    return run
+
+
 ENDS = [ev.RunSucceeded(), ev.RunFailed(error=PROBLEM)]
 
 Case = tuple[Callable[[], Run], Any, str]
@@ -232,8 +238,7 @@ CASES: list[Case] = [
     (lambda: in_doubt(), ev.PlanInvalidated(premises=[], effects=["e1"]), "effect_not_planned"),
     (lambda: Run(), premise(), "ok"),
     (lambda: Run(), premise("yesterday"), "invalid_parameter"),
-    (lambda: crowd(MAX_PREMISES - 1, "premise_count"), premise(), "ok"),
-    (lambda: crowd(MAX_PREMISES, "premise_count"), premise(), "limit_reached"),
+    (lambda: crowd(MAX_PREMISES + 1, "premise_ids"), premise(), "ok"),  # a fact is taken (I6)
     (lambda: Run(), ev.PremiseChecked(verdict="holds", **SEEN), "ok"),
     (lambda: Run(), ev.PremiseChecked(verdict="holds", **NOT_SEEN), "invalid_parameter"),
     # --- people
@@ -343,6 +348,9 @@ def test_every_code_can_be_explained():
         (lambda: asked().add(answer("reject")), {"kind": "tool"}, "effect_not_planned"),
         (lambda: asked().add(answer("approve", reason="timed_out")), {}, "ok"),
         (lambda: asked().add(answer(None, reason="reopened")), {}, "ok"),
+        (lambda: many_premises(MAX_PREMISES), {"writes": True}, "ok"),
+        (lambda: many_premises(MAX_PREMISES + 1), {"writes": True}, "limit_reached"),
+        (lambda: many_premises(MAX_PREMISES + 1), {}, "ok"),
         (lambda: at_limit(3, 2), {"effect": "e3", "key": None}, "ok"),
         (lambda: at_limit(2, 2), {"effect": "e3", "key": None}, "limit_reached"),
     ],
@@ -464,7 +472,7 @@ def test_refusals_carry_facts_for_programs():
     assert refusal(asked().add(answer("approve")), answer("approve")).facts == {"wait": "w1"}
     assert refusal(at_limit(2, 2), plan_of("e3")).facts == {"limit": 2}
     closed = refusal(Run().add(ev.RunSucceeded()), said("hi"))
-    assert (closed.status, closed.facts) == (409, {"status_word": "succeeded"})
+    assert (closed.status, closed.facts) == (409, {"run": "trip-1", "run_status": "succeeded"})
 
 
 @pytest.mark.parametrize("place", range(len(CASES)), ids=name_of)

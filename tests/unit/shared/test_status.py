@@ -23,6 +23,7 @@ def working() -> Run:
         (lambda: Run(), "runnable"),
         (lambda: Run().lease(), "runnable"),
         (lambda: working(), "runnable"),
+        (lambda: Run(reducer="merge", agent=None).add(CANCEL), "waiting"),  # nobody can claim it
         (lambda: working().add(doubted("e1")), "runnable"),
         (lambda: working().add(doubted("e1", ask=True)), "in_doubt"),
         (lambda: working().add(doubted("e1", ask=True), PAUSE), "paused"),

@@ -335,3 +335,17 @@ def test_bytes_are_shown_in_json_and_never_read_back_from_it():
     shown = plain({"a": [b"\xff\x00", {"b": b""}], "t": (1, None)})
     assert shown == {"a": [{"$bytes": "/wA="}, {"b": {"$bytes": ""}}], "t": [1, None]}
     assert plain(shown) == shown
+
+
+def test_a_value_that_fits_builds_no_pointers(monkeypatch):
+    """They cost more than all the rest of a large body's judgement."""
+    monkeypatch.setattr(values, "pointer_join", None)
+    validate({"a": [{"b": [0, 1.5, True, None, "é", b"x"]}], "c": ("d",)})
+
+
+@pytest.mark.parametrize("pointer", ["/nowhere", "/list/7", "/list/x", "/list/1/deeper", "/text/0"])
+def test_a_pointer_names_the_token_that_leads_nowhere(pointer):
+    tokens = pointer_tokens(pointer)
+    with pytest.raises(LookupError) as lost:
+        lookup({"list": [1, 2], "text": "t"}, tokens)
+    assert lost.value.args[0] in tokens and type(lost.value) is LookupError

@@ -321,3 +321,74 @@ def test_a_copy_of_a_run_directory_is_reported_and_not_served(data, open_engine)
         assert len(engine.runs()) == 2
         assert any("my-backup" in name for name in engine.recovery.unknown)
     assert tree(copied) == before
+
+
+# --- what cannot be read
+
+
+class Unreadable(Unsynced):
+    """The disk refuses one call for the directory of one run, and for what is in it."""
+
+    def __init__(self, call):
+        self.call = call
+
+    def _refuse(self, call, path):
+        if call == self.call and any(part.startswith("run-") for part in path.parts):
+            raise OSError(5, "EIO")
+
+    def scan(self, path):
+        self._refuse("scan", path)
+        return super().scan(path)
+
+    def open_read(self, path):
+        self._refuse("open_read", path)
+        return super().open_read(path)
+
+
+@pytest.mark.parametrize("call", ["scan", "open_read"])
+@pytest.mark.parametrize("indexed", [True, False], ids=["indexed", "no index"])
+def test_a_run_that_the_disk_refuses_to_show_does_not_stop_the_start(
+    tmp_path, open_engine, call, indexed
+):
+    two_runs(tmp_path)
+    data = tmp_path / "data"
+    if indexed:
+        with open_engine(data, files=Unsynced()):
+            pass
+    if call == "open_read":
+        path = segment(data)
+        path.write_bytes(
+            path.read_bytes()[: [*frame_offsets(path), path.stat().st_size][EVENTS]]
+        )  # no seal: it is read
+    with open_engine(data, files=Unreadable(call)) as engine:
+        assert engine.read("other", 1, 1) == [b"other"]
+        [damage] = engine.recovery.damaged
+        assert damage.run == ("run" if indexed else "")
+        with pytest.raises(DamagedLog):
+            write = engine.append if indexed else engine.create
+            write("run", *([] if indexed else [LOG_ID]), [b"new"])
+    with open_engine(data, files=Unsynced()) as engine:
+        assert engine.read("run", 1, EVENTS) == [payload(n) for n in range(1, EVENTS + 1)]
+
+
+def test_a_tail_that_cannot_be_read_is_not_cut(data, open_engine):
+    path = segment(data)
+    flip(path, frame_offsets(path)[-1] + FRAME.size)
+    before = path.read_bytes()
+
+    class Refuses(Unsynced):
+        """The second reading of the log, which looks for what was durable behind the tear."""
+
+        opened = 0
+
+        def open_read(self, path):
+            if path.parent.name.startswith("run-"):
+                self.opened += 1
+                if self.opened > 2:
+                    raise OSError(5, "EIO")
+            return super().open_read(path)
+
+    with open_engine(data, files=Refuses()) as engine:
+        [damage] = engine.recovery.damaged
+        assert (damage.run, damage.seq) == ("run", EVENTS)
+    assert path.read_bytes() == before

@@ -303,3 +303,14 @@ def test_a_closed_engine_refuses_writes(engine):
     engine.close()
     with pytest.raises(ValueError, match="closed"):
         engine.append("run", [b"two"])
+
+
+@pytest.mark.parametrize(("max_bytes", "count"), [(1, 1), (10, 1), (11, 2), (20, 2), (None, 5)])
+def test_a_read_ends_once_it_has_as_many_bytes_as_were_asked_for(
+    tmp_path, open_engine, max_bytes, count
+):
+    with open_engine(tmp_path) as engine:
+        engine.create("run", LOG_ID, [b"x" * 10])
+        for _ in range(4):
+            engine.append("run", [b"x" * 10])
+        assert len(engine.read("run", 1, 5, max_bytes=max_bytes)) == count

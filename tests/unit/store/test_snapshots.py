@@ -282,3 +282,21 @@ def states(door):
             state.get("control", {}).pop("lease", None)  # the claim's id is random
         shown.append(codec.encode_msgpack(state))
     return shown
+
+
+def test_a_snapshot_that_cannot_be_packed_ends_no_other_snapshots(open_door, monkeypatch, caplog):
+    door = open_door(snapshot_every=5)
+    packed, failures = snapshots._packed, [TypeError("a defect")]
+
+    def failing(*arguments):
+        if failures:
+            raise failures.pop()
+        return packed(*arguments)
+
+    monkeypatch.setattr(snapshots, "_packed", failing)
+    door.outsider()
+    fill(door, 5)
+    eventually(lambda: not failures, "the first was tried")
+    fill(door, 5)
+    eventually(lambda: seqs(door), "the next one was written")
+    assert "a defect" in caplog.text
