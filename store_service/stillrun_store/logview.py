@@ -169,8 +169,8 @@ def _by(word: str) -> Words:
     return line
 
 
-def _unpaused(event: Event, names: Names) -> tuple[str, str]:
-    word, text = _by("unpaused")(event, names)
+def _unpaused(event: Event, calls: Calls) -> tuple[str, str]:
+    word, text = _by("unpaused")(event, calls)
     limits = {} if event.data.limits is None else codec.plain_data(event.data.limits)
     raised = ", ".join(f"{name} {limit:,}" for name, limit in limits.items())
     return word, "; ".join(part for part in (text, raised and f"limits: {raised}") if part)
