@@ -20,6 +20,9 @@ from stillrun.values import args_digest, rfc3339, same
 __all__ = ["intent", "model_name", "plan_next"]
 
 
+MAX_PROBLEM_CHARS = 2_000  # an error is read by people, it is no dump
+
+
 def intent(control: Control, effect: Effect, *, on_doubt: ev.OnDoubt, writes: bool) -> Data:
     """The next attempt of a call: same id, same key."""
     digest = args_digest(effect.args)
@@ -44,6 +47,10 @@ def plan_next(agent: Agent, state: State) -> list[Data]:
 
 
 def _failed(kind: str, message: str) -> list[Data]:
+    # What an author's exception says may hold what no event can.
+    kind, message = (
+        text[:MAX_PROBLEM_CHARS].encode(errors="replace").decode() for text in (kind, message)
+    )
     return [ev.RunFailed(error=ev.Problem(type=kind, message=message))]
 
 
