@@ -89,6 +89,9 @@ def _listen(name: str, text: str) -> tuple[str, int]:
 
 
 def _url(name: str, text: str) -> str:
+    if "@" in text:
+        # Not shown: what stands there may be a password, and we log and show this address.
+        raise BadSetting(f"{name}: expected http://HOST:PORT, without user and password")
     try:
         parts = urlsplit(text)
         good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0

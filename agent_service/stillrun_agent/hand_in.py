@@ -16,7 +16,7 @@ from stillrun.codec import plain_data
 from stillrun.errors import Fenced, StillrunError
 from stillrun.events import Data, EffectFailed, EffectSucceeded
 
-from .outcomes import facts_of
+from .outcomes import UNTAKABLE, bare, facts_of
 from .run_log import Draft, patiently
 from .tools import Outcome
 
@@ -35,15 +35,12 @@ def hand_in(client: StoreClient, worker: str, outcome: Outcome, stop: threading.
             outcome,
             lambda data: patiently(lambda: client.put_blob(data, stop=stop), call.run),
         )
-        append = wire.AppendEvents(
-            events=[Draft.of(fact).to_wire() for fact in facts], epoch=call.epoch
-        )
         try:
-            patiently(lambda: client.append(call.run, append, stop=stop), call.run)
-        except Fenced:
-            _settle(client, worker, outcome, facts[0], stop)
-        else:
-            _log.info("handed in late: %s", call)
+            _tell(client, worker, outcome, facts, stop)
+        except (*UNTAKABLE, UnicodeEncodeError) as error:
+            # The call was made: what cannot be stored of its outcome must not hide that it ended.
+            left = [bare(fact, str(error), model=call.kind == "model") for fact in facts]
+            _tell(client, worker, outcome, [fact for fact in left if fact is not None], stop)
     except Interrupted:
         _log.info("not handed in: %s: stopped", call)
     except StillrunError as error:
@@ -51,6 +48,21 @@ def hand_in(client: StoreClient, worker: str, outcome: Outcome, stop: threading.
         _log.info("not handed in: %s: %s: %s", call, error.code, error.detail)
     except Exception:
         _log.exception("not handed in: %s", call)
+
+
+def _tell(
+    client: StoreClient, worker: str, outcome: Outcome, facts: list[Data], stop: threading.Event
+) -> None:
+    call = outcome.call
+    append = wire.AppendEvents(
+        events=[Draft.of(fact).to_wire() for fact in facts], epoch=call.epoch
+    )
+    try:
+        patiently(lambda: client.append(call.run, append, stop=stop), call.run)
+    except Fenced:
+        _settle(client, worker, outcome, facts[0], stop)
+    else:
+        _log.info("handed in late: %s", call)
 
 
 def _settle(

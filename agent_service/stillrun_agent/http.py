@@ -2,46 +2,28 @@
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Any
-from urllib.parse import urlsplit
 
 from stillrun.errors import CODES, CrossOrigin, StillrunError
+from stillrun.origin import host_is_ours, origin_is_ours
 
 __all__ = ["RETRY_AFTER_S", "check_origin", "explain", "problem"]
 
-SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 RETRY_AFTER_S = 1
 
 
 def check_origin(method: str, host: str, origin: str | None, allowed: frozenset[str]) -> None:
-    """Refuse what a web page of another site could have sent: CrossOrigin names the setting.
-
-    Loopback names are always allowed; ports do not matter.
-    """
-    if method in SAFE:
-        return
-    for what, value in (("Host", host), ("Origin", origin)):
-        # A request without Host or Origin comes from no browser.
-        if value and not _is_ours(value if what == "Origin" else f"//{value}", allowed):
+    """Refuse foreign hosts, and foreign pages on unsafe methods: CrossOrigin names the setting."""
+    for what, value, ours in (
+        ("host", host, host_is_ours(host, allowed)),
+        ("origin", origin, origin_is_ours(method, origin, allowed)),
+    ):
+        if not ours:
             raise CrossOrigin(
-                f"{what} {value!r:.120} is not allowed to change anything here: "
+                f"{what} {value!r:.120} is not allowed here: "
                 "add the name to ALLOWED_HOSTS if it is yours",
                 setting="ALLOWED_HOSTS",
             )
-
-
-def _is_ours(address: str, allowed: frozenset[str]) -> bool:
-    try:
-        name = (urlsplit(address).hostname or "").rstrip(".")
-    except ValueError:
-        return False
-    if name == "localhost" or name.endswith(".localhost") or name in allowed:
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
 
 
 def problem(error: StillrunError, instance: str | None = None) -> dict[str, Any]:

@@ -80,15 +80,18 @@ class Leases:
             self._held.pop((lease.run, lease.epoch), None)
 
     def held(self) -> list[wire.Held]:
-        """What this worker believes to hold, for claims and renewals."""
+        """What this worker holds, or has not quite let go, for claims."""
         with self._lock:
             return [wire.Held(run=run, epoch=epoch) for run, epoch in self._held]
 
     def renew(self) -> None:
         """Renew all that are held, and tell their listeners. Raises what the client raises."""
-        leases = self.held()
-        if not leases:
+        with self._lock:
+            # What is lost stays lost; claims list it, or the store would grant it to us once more.
+            kept = [lease for lease, _ in self._held.values() if not lease.lost]
+        if not kept:
             return
+        leases = [wire.Held(run=lease.run, epoch=lease.epoch) for lease in kept]
         sent_at = self._clock()
         request = wire.RenewLeases(worker=self._worker, leases=leases)
         answers = self._client.renew(request, stop=self._stop, retry_for_s=self._ttl_s)

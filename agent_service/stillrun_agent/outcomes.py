@@ -2,7 +2,7 @@
 
 Always: a write that ended in a timeout or an exception is in doubt, never failed (I6, I7); a result
 is never refused after the call was made: what is too large goes to a blob, what cannot be stored
-is replaced by a note.
+is replaced by a note. A call that ended and whose end never lands would be made again and again.
 """
 
 from __future__ import annotations
@@ -13,30 +13,37 @@ from typing import Any
 
 from stillrun import events as ev
 from stillrun.agent import DidNotHappen, Happened, Unknown
-from stillrun.check import MAX_RETRY_S
-from stillrun.codec import MSGPACK, encode_json, encode_msgpack, plain_data
-from stillrun.errors import StillrunError, Unavailable, UnsupportedValue
-from stillrun.events import BlobRef, Data, Problem
+from stillrun.check import MAX_RETRY_S, MAX_UNUSED
+from stillrun.codec import MSGPACK, convert, encode_json, encode_msgpack, plain_data
+from stillrun.errors import InvalidBody, StillrunError, TooLarge, Unavailable, UnsupportedValue
+from stillrun.events import BlobRef, Data, ModelReply, Problem, VarsChange
 from stillrun.state import Effect
 from stillrun.values import validate
 
 from .decide import AGENT, still_unknown
 from .models import MODEL_ERRORS, MeteredReply
-from .tools import Call, Outcome, problem_of
+from .tools import Call, Outcome, problem_of, storable_text
 
-__all__ = ["facts_of", "facts_of_hook", "storable"]
+__all__ = ["UNTAKABLE", "bare", "facts_of", "facts_of_hook", "lost", "storable"]
 
 _log = logging.getLogger("stillrun.agent")
 
 MAX_INLINE_BYTES = 256 << 10  # a larger result would be read with every fold of the run
+MAX_VARS_BYTES = 512 << 10  # with a result of the size above, an event is within 1 MiB
 MAX_PREVIEW_CHARS = 200
+# How deep a fact's field lies in an append, as the store counts its 64 levels: the door's own one,
+# body, events, event, data. A value that passes here and not there would never land.
+FACT_DEPTH = 5
 MAX_READ_TRIES = 5  # a read that times out so often is answered as failed
 MAX_MODEL_TRIES = 8  # each of them may have been billed
 MAX_MODEL_WAITS = 60  # an endpoint that is away for about four hours; nothing was billed
+MAX_TOOL_TRIES = 100  # of a tool that says "not done, call again": above an hour at a minute each
 MAX_WRITE_TRIES = 8  # a write that is repeated by key so often without an answer: a person looks
 REPEAT_FIRST_S, REPEAT_MAX_S = 1.0, 60.0
 MODEL_WAIT_MAX_S = 300.0
 RETRY_MAX_S = 3_600.0  # between two attempts by a tool's own retries
+
+UNTAKABLE = (InvalidBody, UnsupportedValue, TooLarge)  # whatever the state, and however often
 
 PutBlob = Callable[[bytes], str]
 
@@ -50,16 +57,27 @@ def facts_of(outcome: Outcome, put_blob: PutBlob) -> list[Data]:
             return _replied(call, outcome.value, put_blob)
         case "returned":
             result, blob = storable(outcome.value, put_blob, call)
-            return [
-                ev.EffectSucceeded(effect=call.effect, result=result, blob=blob, vars=outcome.vars)
-            ]
+            why_not = _why_not(outcome.vars)
+            if why_not is None:
+                return [
+                    ev.EffectSucceeded(
+                        effect=call.effect, result=result, blob=blob, vars=outcome.vars
+                    )
+                ]
+            # Not in silence: what reads the result must learn that vars are not what it expects.
+            note = _note(call, f"vars: {why_not}")
+            if blob is None and _fits(result, FACT_DEPTH + 1):
+                note["result"] = result
+            return [ev.EffectSucceeded(effect=call.effect, result=note)]
         case "not_done" if call.kind == "model":
             return [_failed(call, error, _model_wait_s(call, _seconds(outcome.retry_in_s)))]
         case "not_done":
             asked_s = _seconds(outcome.retry_in_s)
-            return [_failed(call, error, _retry_s(call) if asked_s is None else asked_s)]
+            wait_s = _retry_s(call) if asked_s is None else _tool_wait_s(call, asked_s)
+            return [_failed(call, error, wait_s)]
         case "not_started":
-            return [_failed(call, error, 0.0)]
+            wait_s = 0.0 if call.attempt <= 1 else _backoff_s(call.attempt, REPEAT_MAX_S)
+            return [_failed(call, error, wait_s)]
         case "raised" if call.kind == "model":
             return [_unanswered(call, error)]
         case "raised" if not call.writes:
@@ -89,7 +107,10 @@ def facts_of_hook(outcome: Outcome, effect: Effect, put_blob: PutBlob) -> list[D
                 by=AGENT,
             )
         ]
-        if outcome.vars is not None:
+        why_not = _why_not(outcome.vars)
+        if why_not is not None:
+            _note(call, f"vars: {why_not}")
+        elif outcome.vars is not None:
             settled.append(ev.VarsChanged(change=outcome.vars))
         return settled
     if outcome.what == "returned" and isinstance(answer, DidNotHappen):
@@ -107,13 +128,45 @@ def facts_of_hook(outcome: Outcome, effect: Effect, put_blob: PutBlob) -> list[D
     return [still_unknown(effect, error)]
 
 
-def storable(value: Any, put_blob: PutBlob, call: Call) -> tuple[Any, BlobRef | None]:
+def lost(call: Call) -> Data:
+    """Of a call that is open in the log and that nobody here is making: visible doubt (I6)."""
+    error = Problem(type="lost", message="the worker has lost track of this call")
+    if not call.writes and call.attempt >= MAX_READ_TRIES:
+        return _failed(call, error, None)
+    return _doubted(call, "unknown", error)
+
+
+def bare(fact: Data, why: str, *, model: bool) -> Data | None:
+    """What is left to say of a fact that the store can never take: how the call ended."""
+    problem = Problem(type="unstorable", message=storable_text(why))
+    match fact:
+        case ev.EffectSucceeded() if model:
+            return ev.EffectFailed(effect=fact.effect, error=problem)
+        case ev.EffectSucceeded():
+            return ev.EffectSucceeded(effect=fact.effect, result=_unstorable(why))
+        case ev.EffectFailed():
+            return ev.EffectFailed(effect=fact.effect, error=problem, retry_in_s=fact.retry_in_s)
+        case ev.EffectDoubted():
+            return ev.EffectDoubted(
+                effect=fact.effect, why=fact.why, ask=fact.ask, retry_in_s=fact.retry_in_s
+            )
+        case ev.EffectSettled():
+            result = _unstorable(why) if fact.outcome == "happened" else None
+            return ev.EffectSettled(
+                effect=fact.effect, outcome=fact.outcome, result=result, by=fact.by
+            )
+    return None
+
+
+def storable(
+    value: Any, put_blob: PutBlob, call: Call, depth: int = FACT_DEPTH
+) -> tuple[Any, BlobRef | None]:
     """The value for an event, or None and the reference of its blob."""
     try:
         plain = plain_data(value)
-        validate(plain)
-    except (TypeError, ValueError, RecursionError, UnsupportedValue) as error:
-        return _note(call, str(error)), None
+        validate(plain, depth=depth)
+    except Exception as error:  # whatever the author's types do when they are read
+        return _note(call, problem_of(error).message), None
     encoded = encode_msgpack(plain)
     if len(encoded) <= MAX_INLINE_BYTES:
         return plain, None
@@ -140,23 +193,53 @@ def storable(value: Any, put_blob: PutBlob, call: Call) -> tuple[Any, BlobRef | 
 def _note(call: Call, why: str) -> dict[str, Any]:
     """Stands for a result that cannot be kept: the call was made, so its outcome must land."""
     _log.warning("the result of %s cannot be stored: %s", call, why)
-    return {"$unstorable": why[:MAX_PREVIEW_CHARS]}
+    return _unstorable(why)
+
+
+def _unstorable(why: str) -> dict[str, Any]:
+    return {"$unstorable": storable_text(why[:MAX_PREVIEW_CHARS])}
+
+
+def _fits(value: Any, depth: int) -> bool:
+    try:
+        validate(value, depth=depth)
+    except UnsupportedValue:
+        return False
+    return True
+
+
+def _why_not(change: VarsChange | None) -> str | None:
+    """Why a change of vars cannot be stored; None if it can."""
+    if change is None:
+        return None
+    try:
+        plain = plain_data(change)
+        validate(plain, depth=FACT_DEPTH)
+        size = len(encode_msgpack(plain))
+    except Exception as error:
+        return problem_of(error).message
+    return None if size <= MAX_VARS_BYTES else f"{size} bytes, of at most {MAX_VARS_BYTES}"
 
 
 def _replied(call: Call, reply: Any, put_blob: PutBlob) -> list[Data]:
     """A model's reply keeps its shape: only a large text goes to a blob."""
     try:
         calls = [{"name": each.name, "args": plain_data(each.args)} for each in reply.calls]
-        validate(calls)
+        validate({"calls": calls}, depth=FACT_DEPTH)
+        convert({"calls": calls}, ModelReply)
+        if len(calls) > MAX_UNUSED:
+            raise ValueError(f"{len(calls)} calls in one reply, of at most {MAX_UNUSED}")
         size = len(encode_msgpack(calls))
         if size > MAX_INLINE_BYTES:
             raise ValueError(f"{size} bytes of calls in one reply")
     except Exception as error:
         return [_failed(call, problem_of(error), None)]
-    content, blob = storable(reply.content, put_blob, call)
+    content, blob = storable(reply.content, put_blob, call, FACT_DEPTH + 1)
     if blob is not None:
         content = {"$blob": plain_data(blob)}
     usage = reply.usage if isinstance(reply, MeteredReply) else None
+    if usage is not None and not _fits(plain_data(usage), FACT_DEPTH):
+        usage = None
     result = {"content": content, "calls": calls}
     return [ev.EffectSucceeded(effect=call.effect, result=result, usage=usage)]
 
@@ -188,6 +271,15 @@ def _retry_s(call: Call) -> float | None:
     return min(RETRY_MAX_S, call.backoff_s * float(2 ** (call.attempt - 1)))
 
 
+def _tool_wait_s(call: Call, asked_s: float) -> float | None:
+    """When to call again a tool that did nothing: as it said at first, then later and later."""
+    if call.attempt >= MAX_TOOL_TRIES:
+        return None
+    if call.attempt <= 1:
+        return asked_s
+    return max(asked_s, _backoff_s(call.attempt, REPEAT_MAX_S))
+
+
 def _seconds(value: object) -> float | None:
     """What an author gave as `retry_in_s`, if the store can take it: the outcome must land."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
@@ -197,7 +289,7 @@ def _seconds(value: object) -> float | None:
 
 def _backoff_s(attempt: int, at_most_s: float) -> float:
     """After the second attempt 1 s, then twice as long each time."""
-    return min(at_most_s, REPEAT_FIRST_S * float(2 ** (attempt - 2)))
+    return min(at_most_s, REPEAT_FIRST_S * float(2 ** min(attempt - 2, 16)))
 
 
 def _failed(call: Call, error: Problem, retry_in_s: float | None) -> Data:

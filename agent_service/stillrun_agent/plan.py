@@ -52,6 +52,9 @@ class Pause:
     reason: str
 
 
+MAX_PROBLEM_CHARS = 2_000  # an error is read by people, it is no dump
+
+
 def intent(control: Control, effect: Effect, *, on_doubt: ev.OnDoubt, writes: bool) -> Data:
     """The next attempt of a call: same id, same key."""
     digest = args_digest(effect.args)
@@ -76,6 +79,10 @@ def plan_next(agent: Agent, state: State) -> list[Data] | Pause:
 
 
 def _failed(kind: str, message: str) -> list[Data]:
+    # What an author's exception says may hold what no event can.
+    kind, message = (
+        text[:MAX_PROBLEM_CHARS].encode(errors="replace").decode() for text in (kind, message)
+    )
     return [ev.RunFailed(error=ev.Problem(type=kind, message=message))]
 
 

@@ -17,6 +17,8 @@ from types import ModuleType
 
 from stillrun.agent import Agent
 
+from .tools import problem_of
+
 __all__ = ["BrokenFile", "Registry"]
 
 _log = logging.getLogger("stillrun.agent")
@@ -44,8 +46,15 @@ class Registry:
 
     @classmethod
     def load(cls, folder: Path | None) -> Registry:
-        """The registry of a folder. Files that start with `_` are no agents."""
+        """The registry of a folder.
+
+        Files that start with `_` are no agents: the others may import them by their plain name, as
+        `import _help`, for the folder is on `sys.path` from here on.
+        """
         registry = cls()
+        if folder is not None and str(folder.resolve()) not in sys.path:
+            # Last, so that an agent's file named like a module of a library hides none.
+            sys.path.append(str(folder.resolve()))
         for path in sorted(folder.glob("*.py")) if folder is not None else []:
             if not path.name.startswith("_"):
                 registry._load_file(path)
@@ -84,13 +93,15 @@ class Registry:
             module = _execute(path)
         # SystemExit too: a file that calls sys.exit() must not end the service.
         except (Exception, SystemExit) as error:
-            self._report(path, _line_in(path, error), f"{type(error).__name__}: {error}")
+            problem = problem_of(error)
+            self._report(path, _line_in(path, error), f"{problem.type}: {problem.message}")
             return
         agents = {id(value): value for value in vars(module).values() if isinstance(value, Agent)}
         if not agents:
             self._report(path, None, "it defines no Agent at its top level")
         for agent in agents.values():
             try:
+                agent.check()  # the file may have changed its tools since it made the agent
                 self.add(agent, path.name)
             except ValueError as error:
                 self._report(path, None, str(error))

@@ -1,14 +1,16 @@
 """The log of one held run as its holder reads and writes it: the fold, and what is to be appended.
 
 Always: ids of events are made once and kept over every repeat (I4); what this worker appended is
-folded with the store's seq and time; a gap is read before anything is decided; facts that `check`
-would refuse by now are dropped here, so that the others land (they are all or nothing, I2).
+folded with the store's seq and time; a gap is read before anything is decided; facts that are no
+news any more are dropped here, so that the others land (they are all or nothing, I2); one that can
+never be taken is replaced by what is left to say, so that its call does not stay open for ever.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -17,18 +19,28 @@ from stillrun import wire
 from stillrun.check import check
 from stillrun.client import Interrupted, StoreClient, new_id
 from stillrun.codec import plain_data
-from stillrun.errors import Fenced, Refused, RunClosed, Unavailable
+from stillrun.errors import (
+    Fenced,
+    Refused,
+    RunClosed,
+    RunDeleted,
+    Unavailable,
+    UnsupportedValue,
+)
 from stillrun.events import Data, Event, RunResumed, WaitOpened
 from stillrun.reducers import fold_into
 from stillrun.schema import SCHEMA_VERSION
 from stillrun.state import State, from_view
 from stillrun.values import from_rfc3339
 
+from .outcomes import UNTAKABLE, bare
 from .tools import Outcome
 
 __all__ = ["Draft", "RunLog", "patiently"]
 
 _log = logging.getLogger("stillrun.agent")
+
+NO_NEWS = frozenset({"effect_not_open", "effect_not_in_doubt"})  # somebody has said so before
 
 T = TypeVar("T")
 
@@ -54,6 +66,7 @@ class _Parcel:
 
     drafts: list[Draft]
     outcome: Outcome | None
+    replaced: bool = False
 
 
 def patiently(request: Callable[[], T], what: str) -> T:
@@ -71,19 +84,40 @@ def patiently(request: Callable[[], T], what: str) -> T:
 
 
 class RunLog:
-    """The state at the last event folded, and facts to append. For the run's own thread."""
+    """The state at the last event folded, and facts to append. For the run's own thread.
 
-    def __init__(self, client: StoreClient, run: str, epoch: int, stop: threading.Event) -> None:
+    `clock_ms` only counts: the hour is the store's, learnt from what it writes.
+    """
+
+    def __init__(
+        self,
+        client: StoreClient,
+        run: str,
+        epoch: int,
+        stop: threading.Event,
+        clock_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
+    ) -> None:
         self._client, self.run, self.epoch, self._stop = client, run, epoch, stop
+        self._clock_ms = clock_ms
+        self._ahead_ms: int | None = None  # the store's clock against ours
         self._parcels: list[_Parcel] = []
         self.state: State
         self.loaded = False
+
+    def now_ms(self) -> int:
+        """The store's time, by which retries fall due; late by a round trip at the most."""
+        now_ms, at_ms = self._clock_ms(), self.state.control.at_ms
+        # No event is of the future, so the largest difference seen is the best guess.
+        ahead_ms = at_ms - now_ms
+        self._ahead_ms = ahead_ms if self._ahead_ms is None else max(self._ahead_ms, ahead_ms)
+        return now_ms + self._ahead_ms
 
     def load(self, *, first: bool) -> None:
         """Read the state at the head; a grant that is not the run's first says so in the log."""
         found = patiently(lambda: self._client.state(self.run, stop=self._stop), self.run)
         self.state = from_view(found.state)
         self.loaded = True
+        self.now_ms()
         if not first:
             doubted = [e for e in self.state.control.effects.values() if e.status == "in_doubt"]
             resumed = RunResumed(
@@ -120,7 +154,9 @@ class RunLog:
             return self.state
         trial = self.state.freeze()
         kept = []
-        for parcel in self._parcels:
+        waiting = self._parcels[::-1]
+        while waiting:
+            parcel = waiting.pop()
             before = trial.freeze()
             try:
                 for draft in parcel.drafts:
@@ -129,7 +165,10 @@ class RunLog:
                     fold_into(trial, [event])
             except Refused as error:
                 trial = before
-                _log.info("run=%s epoch=%d no news: %s", self.run, self.epoch, error.detail)
+                if error.code in NO_NEWS or isinstance(error, RunClosed | RunDeleted):
+                    _log.info("run=%s epoch=%d no news: %s", self.run, self.epoch, error.detail)
+                else:
+                    waiting += self._instead(parcel, error)
             else:
                 kept.append(parcel)
         self._parcels = kept
@@ -143,19 +182,24 @@ class RunLog:
         """
         facts = [draft for parcel in self._parcels for draft in parcel.drafts]
         decided = [Draft.of(data) for data in decisions]
-        body = wire.AppendEvents(
-            events=[draft.to_wire() for draft in facts],
-            epoch=self.epoch,
-            decisions=wire.Decisions(
-                after=self.state.control.seq, events=[draft.to_wire() for draft in decided]
+        try:
+            body = wire.AppendEvents(
+                events=[draft.to_wire() for draft in facts],
+                epoch=self.epoch,
+                decisions=wire.Decisions(
+                    after=self.state.control.seq, events=[draft.to_wire() for draft in decided]
+                )
+                if decided
+                else None,
             )
-            if decided
-            else None,
-        )
+        except (TypeError, RecursionError) as error:
+            raise UnsupportedValue("", f"it cannot be encoded: {error}") from None
         try:
             answer = patiently(
                 lambda: self._client.append(self.run, body, stop=self._stop), self.run
             )
+        except (UnicodeEncodeError, OverflowError) as error:
+            raise UnsupportedValue("", f"it cannot be encoded: {error}") from None
         except Refused as error:
             if error.status != 409 or isinstance(error, Fenced | RunClosed):
                 raise
@@ -167,6 +211,39 @@ class RunLog:
         before = self.state.control.seq
         self._fold_own(own, answer)
         return taken, self.state.control.seq - before > len(own)
+
+    def append_singly(self) -> bool:
+        """The facts parcel by parcel, so that one that can never be taken sinks no other.
+
+        Answers whether something has landed, or been folded.
+        """
+        waiting, moved = self._parcels[::-1], False
+        try:
+            while waiting:
+                self._parcels = waiting[-1:]
+                try:
+                    moved = self.append([])[1] or moved
+                except UNTAKABLE as error:
+                    waiting += self._instead(waiting.pop(), error)
+                    continue
+                if self._parcels:  # refused as the state is now: to be judged anew
+                    break
+                waiting.pop()
+                moved = True
+        finally:
+            self._parcels = waiting[::-1]
+        return moved
+
+    def _instead(self, parcel: _Parcel, error: Refused) -> list[_Parcel]:
+        """What stands for facts that can never be taken; nothing if that was tried before."""
+        names = ", ".join(draft.data.TYPE for draft in parcel.drafts)
+        _log.error("run=%s epoch=%d %s: %s", self.run, self.epoch, names, error.detail)
+        if parcel.replaced:
+            return []
+        model = parcel.outcome is not None and parcel.outcome.call.kind == "model"
+        left = [bare(draft.data, error.detail, model=model) for draft in parcel.drafts]
+        drafts = [Draft.of(data) for data in left if data is not None]
+        return [_Parcel(drafts, parcel.outcome, replaced=True)] if drafts else []
 
     def catch_up(self, head_seq: int) -> bool:
         """Fold what was written up to `head_seq`; True if there was something."""
@@ -185,13 +262,11 @@ class RunLog:
         fold_into(self.state, events)
         return bool(events)
 
-    def listen(self, timeout_s: float) -> None:
-        """Fold what comes within that time, once something has come."""
+    def listen(self, timeout_s: float, stop: threading.Event) -> None:
+        """Fold what comes within that time, once something has come; Interrupted by `stop`."""
         seq = self.state.control.seq
         page = patiently(
-            lambda: self._client.events(
-                self.run, from_seq=seq + 1, timeout_s=timeout_s, stop=self._stop
-            ),
+            lambda: self._client.events(self.run, from_seq=seq + 1, timeout_s=timeout_s, stop=stop),
             self.run,
         )
         fold_into(self.state, page.events)
@@ -200,7 +275,8 @@ class RunLog:
         """Fold what was written meanwhile; True if there was something."""
         head_seq = error.facts.get("head_seq")
         if not isinstance(head_seq, int):
-            head_seq = patiently(lambda: self._client.run(self.run), self.run)["head_seq"]
+            found = patiently(lambda: self._client.run(self.run, stop=self._stop), self.run)
+            head_seq = found["head_seq"]
         return self.catch_up(int(head_seq))
 
     def _fold_own(self, own: list[Draft], answer: wire.Appended) -> None:

@@ -22,7 +22,7 @@ from stillrun.codec import plain_data
 from stillrun.errors import InvalidBody
 from stillrun.events import ModelReply, Problem
 
-from .tools import Call, Done, Outcome, Performer
+from .tools import Call, Done, MayStart, Outcome, Performer
 
 __all__ = ["GuardedPerformer", "RedactSecrets", "Secrets", "guarded"]
 
@@ -103,17 +103,31 @@ class GuardedPerformer(Performer):
         self._secrets = Secrets(secrets_dir)
 
     def call_tool(
-        self, call: Call, tool: Tool, args: object, vars: Mapping[str, Any], done: Done
+        self,
+        call: Call,
+        tool: Tool,
+        args: object,
+        vars: Mapping[str, Any],
+        done: Done,
+        may_start: MayStart,
     ) -> None:
-        super().call_tool(call, tool, args, vars, self._guarded(done))
+        super().call_tool(call, tool, args, vars, self._guarded(done), may_start)
 
     def ask_hook(
-        self, call: Call, tool: Tool, args: object, vars: Mapping[str, Any], done: Done
+        self,
+        call: Call,
+        tool: Tool,
+        args: object,
+        vars: Mapping[str, Any],
+        done: Done,
+        may_start: MayStart,
     ) -> None:
-        super().ask_hook(call, tool, args, vars, self._guarded(done))
+        super().ask_hook(call, tool, args, vars, self._guarded(done), may_start)
 
-    def call_model(self, call: Call, ask: Callable[[], ModelReply], done: Done) -> None:
-        super().call_model(call, ask, self._guarded(done))
+    def call_model(
+        self, call: Call, ask: Callable[[], ModelReply], done: Done, may_start: MayStart
+    ) -> None:
+        super().call_model(call, ask, self._guarded(done), may_start)
 
     def _guarded(self, done: Done) -> Done:
         def guard(outcome: Outcome) -> None:

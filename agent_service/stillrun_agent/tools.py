@@ -10,6 +10,8 @@ import asyncio
 import inspect
 import logging
 import threading
+import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +20,12 @@ from typing import Any, Literal
 from stillrun.agent import Context, NotDone, Tool
 from stillrun.events import ModelReply, OnDoubt, Problem, VarsChange
 
-__all__ = ["Call", "Outcome", "Performer", "problem_of"]
+__all__ = ["Call", "MayStart", "Outcome", "Performer", "never_made", "problem_of", "storable_text"]
 
 _log = logging.getLogger("stillrun.agent")
 
 MAX_MESSAGE_CHARS = 2_000  # an error is read by people and models, it is no dump
+STUCK_LOOP_S = 1.0  # an async tool that blocks holds up the async tools of every run
 END_LOOP_S = 1.0  # how long cancelled calls may take to clean up
 MODEL_TIMEOUT_S = 300.0  # a model that says nothing for longer is gone
 
@@ -62,12 +65,31 @@ class Outcome:
 
 
 Done = Callable[[Outcome], None]
+MayStart = Callable[[], bool]  # asked right before a call is made; after False it is not made
+Hide = Callable[[str], str]
 
 
-def problem_of(error: BaseException) -> Problem:
-    """An exception as the model or a person will read it; always storable."""
-    text = (str(error) or repr(error))[:MAX_MESSAGE_CHARS]
-    return Problem(type=type(error).__name__, message=text.encode(errors="replace").decode())
+def storable_text(text: str) -> str:
+    """The text as every event can hold it: short, and without lone surrogates."""
+    return text[:MAX_MESSAGE_CHARS].encode(errors="replace").decode()
+
+
+def problem_of(error: BaseException, hide: Hide = str) -> Problem:
+    """An exception as the model or a person will read it; always storable. `hide`: its secrets."""
+    name = type(error).__name__
+    try:
+        text = str(error) or repr(error)
+    except Exception:  # the author's own __str__
+        text = f"{name}, which has no readable text"
+    return Problem(type=storable_text(name), message=storable_text(hide(text)))
+
+
+def never_made(call: Call) -> Outcome:
+    """The outcome of a call that was to be made and never began."""
+    message = "its time was over, or the worker had to stop, before the call was made"
+    return Outcome(
+        call=call, what="not_started", error=Problem(type="not_started", message=message)
+    )
 
 
 class Performer:
@@ -79,29 +101,43 @@ class Performer:
         self._loop_lock = threading.Lock()
 
     def call_tool(
-        self, call: Call, tool: Tool, args: object, vars: Mapping[str, Any], done: Done
+        self,
+        call: Call,
+        tool: Tool,
+        args: object,
+        vars: Mapping[str, Any],
+        done: Done,
+        may_start: MayStart,
     ) -> None:
         """Call the tool's function with these arguments."""
-        self._call(call, tool.fn, tool, args, vars, done)
+        self._call(call, tool.fn, tool, args, vars, done, may_start)
 
     def ask_hook(
-        self, call: Call, tool: Tool, args: object, vars: Mapping[str, Any], done: Done
+        self,
+        call: Call,
+        tool: Tool,
+        args: object,
+        vars: Mapping[str, Any],
+        done: Done,
+        may_start: MayStart,
     ) -> None:
         """Ask the callee, by the tool's reconcile hook, whether the call took effect."""
         assert tool.reconcile_hook is not None
-        self._call(call, tool.reconcile_hook, tool, args, vars, done)
+        self._call(call, tool.reconcile_hook, tool, args, vars, done, may_start)
 
-    def call_model(self, call: Call, ask: Callable[[], ModelReply], done: Done) -> None:
+    def call_model(
+        self, call: Call, ask: Callable[[], ModelReply], done: Done, may_start: MayStart
+    ) -> None:
         """Ask a model; the value is its reply."""
 
         def make() -> Outcome:
             return Outcome(call=call, what="returned", value=ask())
 
-        self._in_thread(call, make, done)
+        self._in_thread(call, make, done, may_start)
 
-    def look(self, call: Call, ask: Callable[[], Outcome], done: Done) -> None:
+    def look(self, call: Call, ask: Callable[[], Outcome], done: Done, may_start: MayStart) -> None:
         """Make a call of ours in a thread of its own."""
-        self._in_thread(call, ask, done)
+        self._in_thread(call, ask, done, may_start)
 
     def close(self) -> None:
         """Stop the loop. Calls that still run there get no outcome."""
@@ -118,6 +154,7 @@ class Performer:
         args: object,
         vars: Mapping[str, Any],
         done: Done,
+        may_start: MayStart,
     ) -> None:
         context = Context(
             run=call.run,
@@ -144,24 +181,48 @@ class Performer:
             return Outcome(call=call, what="returned", value=value, vars=context.vars.change())
 
         if inspect.iscoroutinefunction(fn):
+            queued_at = time.monotonic()
 
             async def run() -> None:
+                queued_s = time.monotonic() - queued_at
+                if queued_s > STUCK_LOOP_S:
+                    text = "%s waited %.1f s for the async loop: some async tool blocks it"
+                    _log.warning(text, call, queued_s)
+                # Here, not where it was queued: meanwhile its time or our lease may have ended.
+                if not may_start():
+                    done(never_made(call))
+                    return
                 try:
                     outcome = await make_async()
                 except BaseException as error:
-                    outcome = _ended_badly(call, error)
+                    outcome = _ended_badly(call, error, context.without_secrets)
                 done(outcome)
 
-            asyncio.run_coroutine_threadsafe(run(), self._running_loop())
+            try:
+                loop = self._running_loop()
+            except RuntimeError as error:  # no more threads: nothing was called
+                done(Outcome(call=call, what="not_started", error=problem_of(error)))
+                return
+            asyncio.run_coroutine_threadsafe(run(), loop)
         else:
-            self._in_thread(call, make, done)
+            self._in_thread(call, make, done, may_start, context.without_secrets)
 
-    def _in_thread(self, call: Call, make: Callable[[], Outcome], done: Done) -> None:
+    def _in_thread(
+        self,
+        call: Call,
+        make: Callable[[], Outcome],
+        done: Done,
+        may_start: MayStart,
+        hide: Hide = str,
+    ) -> None:
         def run() -> None:
+            if not may_start():
+                done(never_made(call))
+                return
             try:
                 outcome = make()
             except BaseException as error:
-                outcome = _ended_badly(call, error)
+                outcome = _ended_badly(call, error, hide)
             done(outcome)
 
         try:
@@ -174,10 +235,16 @@ class Performer:
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._loop_lock:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(
-                    target=_run_loop, args=(self._loop,), name="async-tools", daemon=True
-                ).start()
+                loop = asyncio.new_event_loop()
+                thread = threading.Thread(
+                    target=_run_loop, args=(loop,), name="async-tools", daemon=True
+                )
+                try:
+                    thread.start()
+                except RuntimeError:
+                    loop.close()
+                    raise
+                self._loop = loop  # after its thread runs: without one nothing would ever be called
             return self._loop
 
 
@@ -198,9 +265,11 @@ async def _end_loop(loop: asyncio.AbstractEventLoop) -> None:
     loop.stop()
 
 
-def _ended_badly(call: Call, error: BaseException) -> Outcome:
+def _ended_badly(call: Call, error: BaseException, hide: Hide) -> Outcome:
+    problem = problem_of(error, hide)
     if isinstance(error, NotDone):
-        problem = Problem(type="not_done", message=problem_of(error).message)
+        problem = Problem(type="not_done", message=problem.message)
         return Outcome(call=call, what="not_done", error=problem, retry_in_s=error.retry_in_s)
-    _log.warning("%s raised", call, exc_info=error)
-    return Outcome(call=call, what="raised", error=problem_of(error))
+    # As text, not as exc_info: what is raised may carry a secret, the causes behind it as well.
+    _log.warning("%s raised\n%s", call, hide("".join(traceback.format_exception(error))))
+    return Outcome(call=call, what="raised", error=problem)

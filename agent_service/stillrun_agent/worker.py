@@ -34,6 +34,9 @@ _log = logging.getLogger("stillrun.agent")
 
 CLAIM_POLL_S = 2.0  # a claim is waited for, also when we stop: what it grants must not be lost
 TROUBLE_WAIT_S = 5.0  # after a refusal that time alone may mend: an upgrade, the right volume
+HOLD_BACK_FIRST_S, HOLD_BACK_MAX_S = 1.0, 30.0  # a run that breaks, from grant to grant
+MAX_BROKEN = 1_000  # runs whose breaks in a row are remembered here
+WATCH_S = 1.0  # how often agents that decide for ever are looked for
 GIVE_BACK_S = 5.0  # how long an interrupted claim is repeated, to give back what it was granted
 
 
@@ -76,9 +79,11 @@ class Worker:
         self._stopping = threading.Event()
         self._changed = threading.Condition()
         self._works: dict[tuple[str, int], RunWork] = {}
-        self._ended: list[RunWork] = []  # with calls that go on
+        self._ended: set[RunWork] = set()  # with calls that go on
+        self._broken: dict[str, int] = {}  # run -> grants in a row that ended in a defect
         self._trouble: str | None = "not started"
         self._claims = threading.Thread(target=self._claim_runs, name="claims", daemon=True)
+        self._watch = threading.Thread(target=self._watch_works, name="watch", daemon=True)
 
     def __enter__(self) -> Self:
         self.start()
@@ -93,6 +98,7 @@ class Worker:
     def start(self) -> None:
         """Begin to claim and to work; returns at once. The store may come up later."""
         self._leases.start()
+        self._watch.start()
         self._claims.start()
 
     def is_ready(self) -> bool:
@@ -100,7 +106,10 @@ class Worker:
         return self._trouble is None and not self._draining.is_set()
 
     def drain(self) -> None:
-        """Claim no more, let calls in flight finish for `drain_s`, record them, release leases."""
+        """Claim no more, let calls in flight finish for `drain_s`, record them, release leases.
+
+        What hangs is not waited for: calls far beyond their time, agents that decide for ever.
+        """
         ends = self._clock() + self._drain_s
         self._draining.set()
         self._wake_all()
@@ -109,9 +118,9 @@ class Worker:
         self._claims_over.set()
         self._wake_all()
         with self._changed:
-            self._changed.wait_for(lambda: not self._works, max(0.0, ends - self._clock()))
+            self._changed.wait_for(self._has_no_works, max(0.0, ends - self._clock()))
         # Results of runs that we lost: their calls may finish and hand them in as well.
-        while self._has_late_calls() and self._clock() < ends:
+        while self._clock() < min(ends, self._late_until()):
             time.sleep(0.05)
 
     def stop(self) -> None:
@@ -120,7 +129,7 @@ class Worker:
         self._stopping.set()
         self._wake_all()
         with self._changed:
-            self._changed.wait_for(lambda: not self._works, self._ttl_s)
+            self._changed.wait_for(self._has_no_works, self._ttl_s)
         self._leases.stop()
         self._performer.close()
 
@@ -131,10 +140,25 @@ class Worker:
         for work in works:
             work.wake()
 
-    def _has_late_calls(self) -> bool:
+    def _has_no_works(self) -> bool:
+        """Whether no run is worked on, but by agents that decide for ever."""
+        return all(work.is_stuck() for work in self._works.values())
+
+    def _late_until(self) -> float:
         with self._changed:
-            self._ended = [work for work in self._ended if work.late_calls]
-            return bool(self._ended)
+            ended = list(self._ended)
+        return max((work.late_until() or 0.0 for work in ended), default=0.0)
+
+    def _late_over(self, work: RunWork) -> None:
+        with self._changed:
+            self._ended.discard(work)
+
+    def _watch_works(self) -> None:
+        while not self._stopping.wait(WATCH_S):
+            with self._changed:
+                stuck = [work for work in self._works.values() if work.is_stuck()]
+                if stuck:
+                    self._changed.notify_all()
 
     # --- claims
 
@@ -163,7 +187,11 @@ class Worker:
             self._know_the_store()
         agents = self._registry.names()
         if not agents:
-            raise LookupError("there is no agent to work for: see the files that failed to load")
+            if self._trouble is not None:
+                _log.warning("%s: no agent to work for: see the files that failed", self.worker_id)
+                self._trouble = None
+            self._draining.wait(CLAIM_POLL_S)
+            return
         claim = wire.ClaimRuns(
             worker=self.worker_id,
             claim=new_id(),
@@ -246,6 +274,7 @@ class Worker:
             _log.error("run=%s was granted, but no agent is named %r", grant.run, grant.agent)
             self._release(grant, "released")
             return
+        breaks = self._broken.get(grant.run, 0)
         lease = HeldLease(grant.run, grant.epoch, self._ttl_s, sent_at)
         work = RunWork(
             grant,
@@ -260,11 +289,22 @@ class Worker:
             claims_over=self._claims_over,
             stop=self._stopping,
             clock=self._clock,
+            hold_back_s=min(HOLD_BACK_FIRST_S * 2.0 ** min(breaks, 16), HOLD_BACK_MAX_S),
+            late_over=self._late_over,
         )
         with self._changed:
             self._works[grant.run, grant.epoch] = work
         self._leases.hold(lease, work.heard)
-        threading.Thread(target=self._work, args=(work,), name=grant.run, daemon=True).start()
+        thread = threading.Thread(target=self._work, args=(work,), name=grant.run, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            # No more threads. Without this its lease would be renewed, and nobody would work on it.
+            self._leases.drop(lease)
+            with self._changed:
+                del self._works[grant.run, grant.epoch]
+            self._release(grant, "released")
+            raise
 
     def _work(self, work: RunWork) -> None:
         try:
@@ -273,6 +313,9 @@ class Worker:
             self._leases.drop(work.lease)
             with self._changed:
                 del self._works[work.run, work.epoch]
-                if work.late_calls:
-                    self._ended.append(work)
+                breaks = self._broken.pop(work.run, 0)
+                if work.broke and len(self._broken) < MAX_BROKEN:
+                    self._broken[work.run] = breaks + 1
+                if work.late_until() is not None:
+                    self._ended.add(work)
                 self._changed.notify_all()

@@ -204,7 +204,7 @@ class Agent:
         return made
 
     def check(self) -> None:
-        """Raise AuthoringError for what only the whole file can tell; also run after loading."""
+        """Raise AuthoringError for what only the whole file can tell; run again after loading."""
         for each in self.tools.values():
             if each.on_doubt == "reconcile" and each.reconcile_hook is None:
                 raise AuthoringError(

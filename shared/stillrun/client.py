@@ -169,9 +169,9 @@ class StoreClient:
             found = self._send("POST", "/runs", _with_id(start))
         return found
 
-    def run(self, ref: str) -> dict[str, Any]:
+    def run(self, ref: str, *, stop: threading.Event | None = None) -> dict[str, Any]:
         """GET /runs/{ref}: status, waiting_for, output, error, head_seq, epoch, lease, ..."""
-        found: dict[str, Any] = self._get(f"/runs/{_part(ref)}")
+        found: dict[str, Any] = self._get(f"/runs/{_part(ref)}", stop=stop)
         return found
 
     def runs(self, **filters: str | int | None) -> dict[str, Any]:

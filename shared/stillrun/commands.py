@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .errors import InvalidParameter
-from .signatures import AuthoringError, authors_name, authors_seconds, copied, plain_default
+from .signatures import (
+    AuthoringError,
+    authors_name,
+    authors_seconds,
+    authors_text,
+    copied,
+    plain_default,
+)
 from .values import check_name
 
 __all__ = [
@@ -55,8 +62,7 @@ class Ask:
     default: Any = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.prompt, str):
-            raise AuthoringError("Ask: prompt is a text")
+        authors_text(self.prompt, "Ask: prompt")
         authors_seconds(self.deadline_s, "Ask: deadline_s")
         object.__setattr__(self, "default", plain_default(self.default, "Ask: the default"))
 
@@ -119,6 +125,10 @@ class Fail:
 
     message: str
     type: str = "failed"
+
+    def __post_init__(self) -> None:
+        authors_text(self.message, "Fail: message")
+        authors_text(self.type, "Fail: type")
 
 
 Waiting = Ask | Sleep | WaitSignal | Listen

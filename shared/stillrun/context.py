@@ -13,9 +13,11 @@ import time
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from .errors import UnsupportedValue
 from .events import VarsChange
+from .signatures import copied
 from .values import merge_patch, pointer_join, same, validate
 
 __all__ = ["Context", "NotDone", "Secret", "SecretMissing", "Vars"]
@@ -63,9 +65,11 @@ class Vars:
     def get(self, key: str, default: Any = None) -> Any:
         """The value under `key`, with this call's own changes."""
         value = self._now.get(key, default)
-        if key not in self._append:
-            return value
-        return [*value, *self._append[key]] if isinstance(value, list) else [*self._append[key]]
+        if key in self._append:
+            before = value if isinstance(value, list) else []
+            value = [*before, *self._append[key]]
+        # The fold shares its values with us: a tool that sorts a list in place must not change it.
+        return copied(value)
 
     def set(self, key: str, value: Any) -> None:
         """Replace the value under `key`; None removes it. Raises UnsupportedValue."""
@@ -144,7 +148,7 @@ class Context:
 
     __slots__ = (
         "run", "key", "effect", "attempt", "timeout_s", "deadline", "log", "vars",
-        "_secrets_dir", "_ends",
+        "_secrets_dir", "_secrets", "_ends",
     )  # fmt: skip
 
     run: str
@@ -184,6 +188,7 @@ class Context:
         )
         put(self, "vars", Vars(vars))
         put(self, "_secrets_dir", secrets_dir)
+        put(self, "_secrets", [])
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a context is read-only: {name}")
@@ -210,4 +215,15 @@ class Context:
             text = (folder / name).read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise SecretMissing(f"secret {name!r} cannot be read: {type(error).__name__}") from None
-        return Secret(text.removesuffix("\n").removesuffix("\r"))
+        secret = Secret(text.removesuffix("\n").removesuffix("\r"))
+        self._secrets.append(secret)  # type: ignore[attr-defined]
+        return secret
+
+    def without_secrets(self, text: str) -> str:
+        """The text with *** for each secret that this call was given, also as URLs spell it."""
+        given: list[Secret] = self._secrets  # type: ignore[attr-defined]
+        shapes = {shape for each in given for shape in (str(each), quote(each, safe=""))}
+        # The longest first: one secret may be a part of another.
+        for shape in sorted(filter(None, shapes), key=len, reverse=True):
+            text = text.replace(shape, "***")
+        return text

@@ -47,8 +47,16 @@ def fold_into(state: State, events: Iterable[Event]) -> State:
     return state
 
 
+# An intent is none: a run whose outcomes never land intends, calls and is granted for ever.
 _NO_PROGRESS = frozenset(
-    {"lease_granted", "lease_released", "run_resumed", "premise_checked", "effect_doubted"}
+    {
+        "lease_granted",
+        "lease_released",
+        "run_resumed",
+        "premise_checked",
+        "effect_intended",
+        "effect_doubted",
+    }
 )
 
 

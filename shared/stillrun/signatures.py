@@ -27,6 +27,7 @@ __all__ = [
     "Parameters",
     "authors_name",
     "authors_seconds",
+    "authors_text",
     "copied",
     "is_generator",
     "json_schema",
@@ -51,6 +52,15 @@ def authors_name(name: object, what: str) -> str:
         return check_name(name, what)
     except InvalidParameter as error:
         raise AuthoringError(f"{what} {name!r:.80}: {error.detail}") from None
+
+
+def authors_text(value: object, what: str) -> None:
+    if not isinstance(value, str):
+        raise AuthoringError(f"{what} is a text")
+    try:
+        validate(value)
+    except UnsupportedValue as error:
+        raise AuthoringError(f"{what} cannot be stored: {error}") from None
 
 
 def authors_seconds(value: float | None, what: str) -> None:
@@ -98,7 +108,8 @@ class Parameters:
     def bind(self, args: object) -> dict[str, Any]:
         """Keyword arguments for the function, defaults filled in; raises BadArguments."""
         try:
-            bound = msgspec.convert(args, self._struct)
+            # The fold has these arguments too: what the function does to its own must not show.
+            bound = msgspec.convert(copied(args), self._struct)
         except msgspec.ValidationError as error:
             raise BadArguments(str(error)) from None
         return {name: getattr(bound, name) for name in self.names}

@@ -20,6 +20,7 @@ from .signatures import (
     Parameters,
     authors_name,
     authors_seconds,
+    copied,
     is_generator,
 )
 
@@ -190,7 +191,7 @@ class Tool:
         if self.approve is None or isinstance(self.approve, Approval):
             return self.approve
         try:
-            wanted = self.approve(self.parameters.defaults | dict(args))
+            wanted = self.approve(copied(self.parameters.defaults | dict(args)))
             if wanted is None or wanted is False:
                 return None
             if isinstance(wanted, Approval):

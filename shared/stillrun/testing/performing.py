@@ -18,7 +18,15 @@ from stillrun.agent import Context, Tool
 from stillrun.codec import plain_data
 from stillrun.events import VarsChange
 from stillrun_agent.secrets import GuardedPerformer
-from stillrun_agent.tools import Call, Done, Outcome, _ended_badly
+from stillrun_agent.tools import (
+    Call,
+    Done,
+    Hide,
+    MayStart,
+    Outcome,
+    _ended_badly,
+    never_made,
+)
 
 __all__ = ["InlinePerformer", "Made"]
 
@@ -52,19 +60,31 @@ class InlinePerformer(GuardedPerformer):
         self._boundary = boundary
 
     def call_tool(
-        self, call: Call, tool: Tool, args: object, vars: Mapping[str, Any], done: Done
+        self,
+        call: Call,
+        tool: Tool,
+        args: object,
+        vars: Mapping[str, Any],
+        done: Done,
+        may_start: MayStart,
     ) -> None:
         watched = copy.copy(tool)
         watched.fn = self._watched(tool.fn)
-        super().call_tool(call, watched, args, vars, done)
+        super().call_tool(call, watched, args, vars, done, may_start)
 
     def ask_hook(
-        self, call: Call, tool: Tool, args: object, vars: Mapping[str, Any], done: Done
+        self,
+        call: Call,
+        tool: Tool,
+        args: object,
+        vars: Mapping[str, Any],
+        done: Done,
+        may_start: MayStart,
     ) -> None:
         watched = copy.copy(tool)
         assert tool.reconcile_hook is not None
         watched.reconcile_hook = self._watched(tool.reconcile_hook)
-        super().ask_hook(call, watched, args, vars, done)
+        super().ask_hook(call, watched, args, vars, done, may_start)
 
     def _watched(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """The function, its context one that notices a look at the key; async code is awaited."""
@@ -92,7 +112,17 @@ class InlinePerformer(GuardedPerformer):
 
         return called
 
-    def _in_thread(self, call: Call, make: Callable[[], Outcome], done: Done) -> None:
+    def _in_thread(
+        self,
+        call: Call,
+        make: Callable[[], Outcome],
+        done: Done,
+        may_start: MayStart,
+        hide: Hide = str,
+    ) -> None:
+        if not may_start():
+            done(never_made(call))
+            return
         what = f"{call.kind} {call.name} ({call.effect}, attempt {call.attempt})"
         self._boundary(f"before the call of {what}")
         made = Made(
@@ -108,7 +138,7 @@ class InlinePerformer(GuardedPerformer):
         try:
             outcome = make()
         except Exception as error:
-            outcome = _ended_badly(call, error)
+            outcome = _ended_badly(call, error, hide)
         else:
             made.took_effect = call.kind != "hook"
             made.result, made.vars = _plain(outcome.value), outcome.vars

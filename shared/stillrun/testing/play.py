@@ -181,7 +181,7 @@ class Play:
                 claims_over=threading.Event(),
                 stop=threading.Event(),
                 clock=self._clock.monotonic,
-                now_ms=self._clock.wall_ms,
+                clock_ms=self._clock.wall_ms,
             )
             self._leases.hold(lease, work.heard)
             try:

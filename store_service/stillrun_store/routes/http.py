@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from flask import Response, current_app, request
 
@@ -22,6 +21,7 @@ from stillrun.errors import (
     TooLarge,
     UnsupportedMediaType,
 )
+from stillrun.origin import host_is_ours, origin_is_ours
 from stillrun.wire import MAX_BODY_BYTES, AppendEvents
 
 __all__ = ["answer", "body", "check_origin", "limit_param", "params", "problem", "seconds_param"]
@@ -29,7 +29,6 @@ __all__ = ["answer", "body", "check_origin", "limit_param", "params", "problem",
 MSGPACK_TYPES = frozenset({codec.MSGPACK, "application/msgpack", "application/x-msgpack"})
 JSON_TYPES = frozenset({"application/json", "application/x-www-form-urlencoded", ""})
 UPLOADS = "stillrun_uploads"  # where the app keeps its places for bodies
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "[::1]"})
 
 T = TypeVar("T")
 
@@ -39,22 +38,13 @@ T = TypeVar("T")
 
 def check_origin(allowed_hosts: frozenset[str]) -> None:
     """Refuse foreign hosts, and foreign pages on unsafe methods: the port is open to a browser."""
-    allowed = LOOPBACK | allowed_hosts
-    if _host_of(f"//{request.headers.get('Host', '')}") not in allowed:
+    if not host_is_ours(request.headers.get("Host"), allowed_hosts):
         raise CrossOrigin(
             f"host {request.headers.get('Host')!r:.80} is not allowed here; set ALLOWED_HOSTS"
         )
     origin = request.headers.get("Origin")
-    unsafe = request.method not in ("GET", "HEAD", "OPTIONS")
-    if origin is not None and unsafe and _host_of(origin) not in allowed:
+    if not origin_is_ours(request.method, origin, allowed_hosts):
         raise CrossOrigin(f"origin {origin!r:.80} is not allowed here; set ALLOWED_HOSTS")
-
-
-def _host_of(url: str) -> str:
-    try:
-        return (urlsplit(url).hostname or "").lower()
-    except ValueError:
-        return ""
 
 
 def check_accept(*extra: str, structured: bool = True) -> None:

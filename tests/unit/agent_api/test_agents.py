@@ -213,3 +213,10 @@ def test_a_turn_finds_the_results_of_a_tool():
     assert [answer["outcome"] for answer in turn.answers("fare")] == ["succeeded", "failed"]
     assert turn.last == messages[-1]
     assert Turn(input=None, messages=[]).last is None
+
+
+@pytest.mark.parametrize("text", ["\udc80", 7, None])
+@pytest.mark.parametrize("make", [Ask, Fail, lambda text: Fail("no", type=text)])
+def test_a_text_that_no_event_can_hold_is_refused_where_it_is_made(make, text):
+    with pytest.raises(AuthoringError):
+        make(text)

@@ -145,3 +145,27 @@ def test_a_value_that_vars_cannot_hold_is_refused_at_once(step, args):
     with pytest.raises(UnsupportedValue):
         getattr(vars, step)(*args)
     assert vars.change() is None
+
+
+def test_a_text_is_cleared_of_the_secrets_that_were_given_out(tmp_path):
+    (tmp_path / "TOKEN").write_text("hunter2")
+    (tmp_path / "LONGER").write_text("hunter2 & co")
+    (tmp_path / "EMPTY").write_text("")
+    (tmp_path / "OTHER").write_text("401")
+    ctx = context(secrets_dir=tmp_path)
+    for name in ("TOKEN", "LONGER", "EMPTY"):
+        ctx.secret(name)
+    text = "401 for ?token=hunter2%20%26%20co as hunter2 & co, hunter2"
+    assert ctx.without_secrets(text) == "401 for ?token=*** as ***, ***"
+
+
+def test_what_is_read_of_vars_is_the_readers_own():
+    """The fold shares its values: an append in place would be in the state and in no event."""
+    values = {"list": [1], "map": {"a": [1]}}
+    vars = Vars(values)
+    vars.get("list").append(2)
+    vars.get("map")["a"].append(2)
+    vars.append("list", [3])
+    vars.get("list")[1].append(4)
+    assert values == {"list": [1], "map": {"a": [1]}}
+    assert vars.change() == VarsChange(append={"list": [[3]]})

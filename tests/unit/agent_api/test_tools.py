@@ -286,3 +286,30 @@ def test_a_rule_sees_the_defaults_too():
     pay = tool(approve=seen.append, name="pay")(lambda ctx, price, to="me": None)
     pay.approval_for({"price": 1})
     assert seen == [{"price": 1, "to": "me"}]
+
+
+def test_a_call_gets_arguments_of_its_own():
+    """The fold has them too: what a tool does to its own must show in no repeat and no answer."""
+
+    @tool
+    def order(ctx, body, items: list, more: dict): ...
+
+    args = {"body": {"q": [1]}, "items": [{"a": 1}], "more": {"b": [1]}}
+    bound = order.bind(args)
+    bound["body"]["q"].append(2)
+    bound["items"][0]["a"] = 2
+    bound["more"]["b"].append(2)
+    assert args == {"body": {"q": [1]}, "items": [{"a": 1}], "more": {"b": [1]}}
+
+
+def test_an_approve_rule_gets_arguments_of_its_own():
+    def rule(args):
+        args["body"]["seen"] = True
+        return False
+
+    @tool(effect="write", approve=rule)
+    def order(ctx, body: dict, more: dict = {}): ...  # noqa: B006
+
+    args = {"body": {}}
+    order.approval_for(args)
+    assert args == {"body": {}}

@@ -128,6 +128,13 @@ def test_a_name_that_no_model_has_is_refused(name):
         Config.from_env({"MODEL_URL": "https://host/v1", "MODEL_NAME": name})
 
 
+@pytest.mark.parametrize("rest", ["store:8100", "[store", "store:8100/path"])
+def test_a_password_in_the_address_of_the_store_is_refused_and_not_shown(rest):
+    with pytest.raises(BadSetting, match="STORE_URL") as refused:
+        Config.from_env({"STORE_URL": f"http://ann:hunter2@{rest}"})
+    assert "hunter2" not in str(refused.value)
+
+
 def test_a_bad_setting_ends_the_start_with_2_and_its_name():
     ended = subprocess.run(
         [sys.executable, "-m", "stillrun_agent", "--drain-s", "soon"],

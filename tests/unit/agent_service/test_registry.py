@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+
 import pytest
 
 from stillrun_agent.registry import Registry
 
 GOOD = "from stillrun import Agent\nagent = Agent({!r})\n"
+
+
+@pytest.fixture(autouse=True)
+def own_path(monkeypatch):
+    """A folder of agents stays on sys.path; the folders of these tests must not."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
 
 
 def load(folder, **files):
@@ -67,3 +76,35 @@ def test_files_do_not_see_each_other_and_their_types_can_be_read(tmp_path):
 
 def test_no_folder_is_no_agents():
     assert Registry.load(None).names() == []
+
+
+def test_an_agent_may_import_what_lies_beside_it(tmp_path):
+    with_help = "import _help_of_this_test\n" + GOOD.format("mine")
+    registry = load(tmp_path, _help_of_this_test="X = 1\n", mine=with_help)
+    assert registry.names() == ["mine"]
+    assert registry.broken == []
+
+
+def test_a_file_named_like_a_module_of_pythons_hides_none(tmp_path, monkeypatch):
+    load(tmp_path, colorsys=GOOD.format("mine"))
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    assert not importlib.import_module("colorsys").__file__.startswith(str(tmp_path))
+
+
+def test_an_agent_is_checked_once_its_whole_file_was_read(tmp_path):
+    text = (
+        "from stillrun import Agent, tool\n"
+        "@tool\ndef look(ctx): ...\n"
+        "agent = Agent('late', tools=[look])\n"
+        "look.on_doubt = 'reconcile'\n"
+    )
+    registry = load(tmp_path, late=text)
+    assert registry.names() == []
+    assert "reconcile hook" in registry.broken[0].error
+
+
+def test_a_file_that_raises_what_cannot_be_read_takes_no_other_down(tmp_path):
+    text = "class E(Exception):\n    def __str__(self): 1 / 0\n    __repr__ = __str__\nraise E\n"
+    registry = load(tmp_path, bad=text, good=GOOD.format("good"))
+    assert registry.names() == ["good"]
+    assert "no readable text" in registry.broken[0].error

@@ -660,6 +660,7 @@ def test_a_defect_of_ours_gives_the_run_back_until_the_store_pauses_it(stage, mo
         return decide_next(agent, *args)
 
     monkeypatch.setattr("stillrun_agent.run_work.decide_next", broken)
+    monkeypatch.setattr("stillrun_agent.worker.HOLD_BACK_FIRST_S", 0.001)
     bad, good = steps(Succeed(), tools=[]), steps(Succeed(), tools=[])
     stage.worker(bad, good)
     run = stage.run(bad)
