@@ -76,15 +76,17 @@ def _fits(value: object, depth: int) -> bool:
     if value is None or kind is bool or kind is bytes:
         return True
     if kind is dict and depth < MAX_DEPTH:
-        items: dict[object, object] = value  # type: ignore[assignment]
-        return all(
-            type(key) is str
-            and (key.isascii() or _has_no_lone_surrogate(key))
-            and _fits(item, depth + 1)
-            for key, item in items.items()
-        )
+        for key, item in value.items():  # type: ignore[attr-defined]
+            if type(key) is not str or not (key.isascii() or _has_no_lone_surrogate(key)):
+                return False
+            if not _fits(item, depth + 1):
+                return False
+        return True
     if kind in (list, tuple) and depth < MAX_DEPTH:
-        return all(_fits(item, depth + 1) for item in value)  # type: ignore[attr-defined]
+        for item in value:  # type: ignore[attr-defined]  # noqa: SIM110 - all() takes twice as long
+            if not _fits(item, depth + 1):
+                return False
+        return True
     return False  # or of a subclass: the slow way tells
 
 

@@ -217,11 +217,21 @@ class Store:
         seq = first_seq
         while seq <= last_seq:
             end = min(seq + batch - 1, last_seq)
-            with _translated(self.engine, entry):
-                payloads = self.engine.read(entry.run, seq, end, max_bytes=READ_BYTES)
+            try:
+                payloads = self._read(entry, seq, end)
+            except CorruptLog as error:
+                # What stands before the damage is given out; then it is met again, and raised.
+                damaged_seq = error.facts.get("seq")
+                if not isinstance(damaged_seq, int) or not seq < damaged_seq <= end:
+                    raise
+                payloads = self._read(entry, seq, damaged_seq - 1)
             for payload in payloads:
                 yield codec.decode_event(seq, payload)
                 seq += 1
+
+    def _read(self, entry: Entry, first_seq: int, last_seq: int) -> list[bytes]:
+        with _translated(self.engine, entry):
+            return self.engine.read(entry.run, first_seq, last_seq, max_bytes=READ_BYTES)
 
     def state_at(self, entry: Entry, seq: int) -> Loaded:
         """The state at `seq` (1..head) and what it was made from; no lock, no write."""
