@@ -19,7 +19,7 @@ from stillrun.errors import RunNotFound, StillrunError
 from stillrun.events import Problem
 from stillrun.state import Control
 
-from .run_log import patiently
+from .patience import patiently
 from .tools import MAX_MESSAGE_CHARS, Call, Outcome
 
 __all__ = ["ask_child", "cancel_children", "child_of", "tell_parent"]

@@ -17,7 +17,8 @@ from stillrun.errors import Fenced, StillrunError
 from stillrun.events import Data, EffectFailed, EffectSucceeded
 
 from .outcomes import UNTAKABLE, bare, facts_of
-from .run_log import Draft, patiently
+from .patience import patiently
+from .run_log import Draft
 from .tools import Outcome
 
 __all__ = ["hand_in"]

@@ -17,14 +17,13 @@ from typing import TypeVar
 
 from stillrun import wire
 from stillrun.check import check
-from stillrun.client import Interrupted, StoreClient, new_id
+from stillrun.client import StoreClient, new_id
 from stillrun.codec import plain_data
 from stillrun.errors import (
     Fenced,
     Refused,
     RunClosed,
     RunDeleted,
-    Unavailable,
     UnsupportedValue,
 )
 from stillrun.events import Data, Event, RunResumed, WaitOpened
@@ -34,9 +33,10 @@ from stillrun.state import State, from_view
 from stillrun.values import from_rfc3339
 
 from .outcomes import UNTAKABLE, bare
+from .patience import patiently
 from .tools import Outcome
 
-__all__ = ["Draft", "RunLog", "patiently"]
+__all__ = ["Draft", "RunLog"]
 
 _log = logging.getLogger("stillrun.agent")
 
@@ -67,20 +67,6 @@ class _Parcel:
     drafts: list[Draft]
     outcome: Outcome | None
     replaced: bool = False
-
-
-def patiently(request: Callable[[], T], what: str) -> T:
-    """`request`, again while the store is away: a store outage pauses work and loses nothing.
-
-    The client has repeated it for a while each time. Raises Interrupted when the caller stops.
-    """
-    while True:
-        try:
-            return request()
-        except Interrupted:
-            raise
-        except Unavailable as error:
-            _log.warning("%s: the store is away: %s: %s", what, error.code, error.detail)
 
 
 class RunLog:

@@ -33,7 +33,8 @@ from .hand_in import hand_in
 from .leases import HeldLease
 from .models import ModelFactory
 from .outcomes import UNTAKABLE, facts_of, facts_of_hook, lost
-from .run_log import RunLog, patiently
+from .patience import patiently
+from .run_log import RunLog
 from .slots import Places, Slots
 from .tools import Call, MayStart, Outcome, Performer, storable_text
 
@@ -331,7 +332,7 @@ class RunWork:
         """An event that the store can never take: the facts land all the same, the run fails."""
         if self._log.has_facts and decisions:
             self._append([])
-        elif decisions and not isinstance(decisions[0], RunFailed):
+        elif decisions and not _is_failure_for(decisions[0], error):
             problem = Problem(type=error.code, message=storable_text(error.detail))
             self._append([RunFailed(error=problem)])
         elif self._log.has_facts:
@@ -541,3 +542,8 @@ class RunWork:
             self._client.release(self.run, release, retry_for_s=retry_for_s)
         except StillrunError as error:
             self._say(logging.INFO, f"the lease runs out by itself: {error.detail}")
+
+
+def _is_failure_for(decision: Data, error: Refused) -> bool:
+    """Whether the run is failing for this very refusal: then its text is not the cause."""
+    return isinstance(decision, RunFailed) and decision.error.type == error.code

@@ -216,14 +216,15 @@ class Context:
         except (OSError, UnicodeDecodeError) as error:
             raise SecretMissing(f"secret {name!r} cannot be read: {type(error).__name__}") from None
         secret = Secret(text.removesuffix("\n").removesuffix("\r"))
-        self._secrets.append(secret)  # type: ignore[attr-defined]
+        self._secrets.append((name, secret))  # type: ignore[attr-defined]
         return secret
 
     def without_secrets(self, text: str) -> str:
-        """The text with *** for each secret that this call was given, also as URLs spell it."""
-        given: list[Secret] = self._secrets  # type: ignore[attr-defined]
-        shapes = {shape for each in given for shape in (str(each), quote(each, safe=""))}
+        """The text with the name of each secret that this call was given in its place, also as
+        URLs spell it."""
+        given: list[tuple[str, Secret]] = self._secrets  # type: ignore[attr-defined]
+        shapes = {shape: name for name, it in given for shape in (quote(it, safe=""), str(it))}
         # The longest first: one secret may be a part of another.
         for shape in sorted(filter(None, shapes), key=len, reverse=True):
-            text = text.replace(shape, "***")
+            text = text.replace(shape, f"[secret {shapes[shape]}]")
         return text

@@ -51,8 +51,9 @@ def test_the_include_example_brings_store_and_agent_into_another_stack(compose, 
     services = found["services"]
     assert sorted(services) == ["agent", "app", "store"]  # the profiles stay asleep
     assert services["agent"]["build"]["context"] == str(tmp_path / "stillrun")
-    (mounted,) = services["agent"]["volumes"]
-    assert (mounted["source"], mounted["target"]) == (str(tmp_path / "agents"), "/agents")
+    agents, secrets = services["agent"]["volumes"]
+    assert (agents["source"], agents["target"]) == (str(tmp_path / "agents"), "/agents")
+    assert secrets["target"] == "/run/secrets" and secrets["read_only"]
     assert services["app"]["environment"]["STORE_URL"] == "http://store:8100"
     assert services["store"]["environment"]["ALLOWED_HOSTS"] == "store"
     assert "data" in found["volumes"]

@@ -100,14 +100,23 @@ class MemoryEngine:
         log.log_bytes += FRAME_BYTES + sum(map(len, payloads))
         return Appended(first_seq, len(log.payloads), log.chains[-1])
 
-    def read(self, run: str, first_seq: int, last_seq: int) -> list[bytes]:
-        """Events first_seq..last_seq, inclusive."""
+    def read(
+        self, run: str, first_seq: int, last_seq: int, *, max_bytes: int | None = None
+    ) -> list[bytes]:
+        """Events first_seq..last_seq, inclusive; with `max_bytes` the first of them, one at least."""
         with self._lock:
             log = self._log(run)
             if last_seq < first_seq:
                 return []
             _check_seq(run, log, first_seq, last_seq)
-            return log.payloads[first_seq - 1 : last_seq]
+            found: list[bytes] = []
+            left = max_bytes
+            for payload in log.payloads[first_seq - 1 : last_seq]:
+                if left is not None and left <= 0:
+                    break
+                found.append(payload)
+                left = None if left is None else left - len(payload)
+            return found
 
     def chain_at(self, run: str, seq: int) -> int:
         """A value that stands for the events up to seq; 0 for seq 0."""
@@ -166,6 +175,10 @@ class MemoryEngine:
         with self._lock:
             log = self._log(run)
             return Sizes(log.log_bytes, sum(map(len, log.snapshots.values())))
+
+    def has_reserve(self) -> bool:
+        """Memory has no volume that could be full."""
+        return True
 
     def free_bytes(self) -> int:
         """Always enough."""

@@ -31,8 +31,8 @@ def test_a_secret_in_the_text_of_an_exception_is_not_told(stage, tmp_path, caplo
     agent.decide(lambda s: Succeed(s.messages[-1]["content"]) if s.messages else Call(used.name))
     stage.worker(agent, secrets_dir=tmp_path)
     run = stage.run(agent)
-    assert run.ends()["output"]["message"] == "401 for https://api/?token=***"
+    assert run.ends()["output"]["message"] == "401 for https://api/?token=[secret TOKEN]"
     assert "hunter2" not in repr(run.events())
     assert "hunter2" not in caplog.text
     if kind is RuntimeError:
-        assert "the cause: ***" in caplog.text
+        assert "the cause: [secret TOKEN]" in caplog.text
