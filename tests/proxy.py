@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 
 __all__ = ["LossyProxy", "Seen"]
 
+JOIN_S = 5.0  # a thread that hangs longer is left to the end of the process
+
 How = Literal["reply", "half", "request"]
 Matching = Callable[[str, str, bytes], bool]  # method, path, body
 
@@ -58,6 +60,7 @@ class LossyProxy:
         self._seen: list[Seen] = []
         self._open: set[socket.socket] = set()
         self._closed = False
+        self._serving: list[threading.Thread] = []
 
     def lose(
         self,
@@ -114,6 +117,8 @@ class LossyProxy:
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
             each.close()
+        for serving in list(self._serving):
+            serving.join(JOIN_S)  # what a thread leaves open would warn in another test
 
     def _accept(self) -> None:
         while True:
@@ -121,14 +126,20 @@ class LossyProxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+            serving = threading.Thread(target=self._serve, args=(client,), daemon=True)
+            with self._lock:
+                self._serving.append(serving)
+            serving.start()
 
     def _serve(self, client: socket.socket) -> None:
         server: socket.socket | None = None
         with self._lock:
-            self._open.add(client)
-            if self._closed:
-                return
+            closed = self._closed
+            if not closed:
+                self._open.add(client)
+        if closed:  # accepted while we closed: nobody else knows of it
+            client.close()
+            return
         try:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             server = socket.create_connection(self.target)
