@@ -103,7 +103,7 @@ class MemoryEngine:
     def read(
         self, run: str, first_seq: int, last_seq: int, *, max_bytes: int | None = None
     ) -> list[bytes]:
-        """Events first_seq..last_seq, inclusive; with `max_bytes` the first of them, one at least."""
+        """Events first..last, inclusive; with `max_bytes` the first of them, one at least."""
         with self._lock:
             log = self._log(run)
             if last_seq < first_seq:
