@@ -45,6 +45,9 @@ def used_up(agent: Agent, control: Control, now_ms: int) -> str | None:
     """Which budget is used up and by how much, None while there is some of each."""
     limits = limits_of(agent, control)
     wall_s = (now_ms - control.created_at_ms) / 1000
+    if limits.steps is not None and control.ordinal > limits.steps:
+        # A model may plan more calls than are left; the store refuses to let them start.
+        return f"budget: {control.ordinal:,} of {limits.steps:,} steps"
     if limits.tokens is not None and control.tokens >= limits.tokens:
         return f"budget: {control.tokens:,} of {limits.tokens:,} tokens"
     if limits.cost is not None and control.cost >= limits.cost:

@@ -54,6 +54,15 @@ def test_a_budget_that_is_reached_pauses_before_anything_new_starts(
     assert s.decide().pause == reason
 
 
+def test_a_model_that_plans_more_calls_than_steps_are_left_pauses_before_the_first(story):
+    s = story(by_model(max_steps=3))
+    asks(s, "look", "look")
+    assert s.decide().pause is None
+    s = story(by_model(max_steps=3))
+    asks(s, "look", "look", "look")
+    assert s.decide() == Decision(pause="budget: 4 of 3 steps")
+
+
 @pytest.mark.parametrize("budgets", [{"max_tokens": 1_205}, {"max_wall_s": 60}], ids=str)
 def test_below_a_budget_the_run_goes_on(story, budgets):
     s = story(by_model(**budgets))
