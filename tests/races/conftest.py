@@ -9,7 +9,7 @@ import pytest
 from stillrun_agent import outcomes
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")
 def no_backoff() -> Iterator[None]:
     """Of seconds: they would keep a call from being in flight while another one is approved."""
     with pytest.MonkeyPatch.context() as patch:
