@@ -277,7 +277,7 @@ def test_a_refusal_is_looked_into_no_longer_than_the_worker_lives(stage, store):
         run.ends()
         log = RunLog(worker._client, run.run, 2, worker._stopping)
         log.load(first=True)
-        log._after_refusal(SeqConflict("no head here"))
+        log.after_refusal(SeqConflict("no head here"))
     assert asked[-1]["stop"] is worker._stopping
 
 

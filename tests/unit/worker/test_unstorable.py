@@ -67,7 +67,10 @@ def test_a_result_of_any_depth_lands_with_the_first_call(stage, levels):
     assert calls == [1]
     ((_, outcome, content),) = run.answers()
     assert outcome == "succeeded"
-    assert content == nested(levels) if levels < 60 else list(content) == ["$unstorable"]
+    if levels < 60:
+        assert content == nested(levels)
+    else:  # the deepest cannot even be looked through for secrets
+        assert list(content) in (["$unstorable"], ["$refused"])
     assert output == content or levels == 59
 
 
@@ -296,12 +299,12 @@ def unreadable():
         lambda: Succeed("\udc80"),
     ],
 )
-def test_a_text_that_cannot_be_stored_fails_the_run_and_no_worker(stage, answer):
+def test_a_text_that_cannot_be_stored_pauses_the_run_and_harms_no_worker(stage, answer):
     agent = Agent("s", tools=[look])
     agent.decide(lambda state: answer())
     stage.worker(agent)
     run = stage.run(agent)
-    assert run.ends()["error"]["type"] == "decide_error"
+    assert run.reaches("paused")["waiting_for"][0].startswith("unpause: decide_error: ")
     assert len(run.events("lease_granted")) == 1
 
 

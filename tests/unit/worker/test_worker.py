@@ -637,7 +637,8 @@ def test_a_holder_that_was_overtaken_pauses_nothing_after_the_unpause(stage):
     assert run.status == "waiting"
 
 
-def test_a_pause_that_is_always_refused_gives_the_run_back_and_never_spins(stage):
+def test_a_pause_that_is_always_refused_gives_the_run_back_and_never_spins(stage, monkeypatch):
+    monkeypatch.setattr("stillrun_agent.worker.HOLD_BACK_FIRST_S", 0.001)
     agent = Agent("a")
     agent.decide(lambda state: None)
     worker = stage.worker(agent)
