@@ -46,9 +46,9 @@ def test_a_write_that_raises_is_a_doubt_however_many_retries_it_has():
     assert isinstance(fact_of("raised", writes=True), EffectDoubted)
 
 
-@pytest.mark.parametrize("attempt", [1, 9])
-def test_a_tool_that_says_when_to_come_back_is_believed(attempt):
-    assert fact_of("not_done", attempt=attempt, retry_in_s=7).retry_in_s == 7
+@pytest.mark.parametrize(("attempt", "wait_s"), [(1, 7), (2, 7), (9, 60)])
+def test_a_tool_that_says_when_to_come_back_is_believed_and_later_waits_grow(attempt, wait_s):
+    assert fact_of("not_done", attempt=attempt, retry_in_s=7).retry_in_s == wait_s
 
 
 def looks(fails, *, seen, **settings):
