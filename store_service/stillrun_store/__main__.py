@@ -1,8 +1,12 @@
-"""`python -m stillrun_store`: serve one data directory over HTTP, by flags or variables."""
+"""`python -m stillrun_store`: serve one data directory over HTTP, by flags or variables.
+
+With a word before the flags, something else: `dump`, and `serve` for the same.
+"""
 
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,18 +17,45 @@ from granian.constants import Interfaces
 from granian.log import LogLevels
 from granian.server.mp import MPServer
 
+from .commands import dump
 from .config import BadSetting, Config
 from .routes.limits import THREADS
 from .serve import serve
 
 STOP_S = 5  # after that the server process is killed; what was answered is on the disk anyway
+COMMANDS = {"dump": dump}
 SETTINGS = ("STORE_DATA", "STORE_LISTEN", "ALLOWED_HOSTS", "SNAPSHOT_EVERY", "LOG_LEVEL")
 
 
 def main() -> None:
+    """Do what the first argument says; without one, serve."""
+    arguments = sys.argv[1:]
+    if arguments and arguments[0] in COMMANDS:
+        sys.exit(_command(*arguments))
+    _serve(arguments[1:] if arguments[:1] == ["serve"] else arguments)
+
+
+def _command(name: str, *arguments: str) -> int:
+    """One of COMMANDS; its exit code."""
+    # What the engine logs as news of a start is told by the command itself.
+    logging.basicConfig(level=logging.CRITICAL)
+    command = COMMANDS[name]
+    parser = argparse.ArgumentParser(
+        prog=f"python -m stillrun_store {name}", description=command.__doc__
+    )
+    command.add_arguments(parser)
+    try:
+        code: int = command.run(parser.parse_args(arguments))
+        sys.stdout.flush()
+    except BrokenPipeError:  # `| head` has seen enough; the flush at exit would fail once more
+        os._exit(1)
+    return code
+
+
+def _serve(arguments: Sequence[str]) -> None:
     """Read the settings, then serve until SIGTERM or SIGINT."""
     try:
-        config = Config.from_env(_settings(sys.argv[1:], os.environ))
+        config = Config.from_env(_settings(arguments, os.environ))
     except BadSetting as error:
         sys.stderr.write(f"stillrun-store cannot start: {error}\n")
         sys.exit(2)
@@ -46,7 +77,7 @@ def main() -> None:
 
 def _settings(arguments: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
     """The variables, with those that a flag replaces: --store-data for STORE_DATA."""
-    parser = argparse.ArgumentParser(prog="python -m stillrun_store", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m stillrun_store [serve]", description=__doc__)
     for name in SETTINGS:
         parser.add_argument(f"--{name.lower().replace('_', '-')}", dest=name, metavar="VALUE")
     given = vars(parser.parse_args(arguments))

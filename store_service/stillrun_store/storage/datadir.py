@@ -16,12 +16,12 @@ from .errors import DataDirBusy, DataDirUnusable, StorageError, UnsupportedForma
 from .files import Files
 from .format import FORMAT_VERSION
 
-__all__ = ["DataDir"]
+__all__ = ["OURS", "DataDir"]
 
 LOCK_WAIT_S = 2.0  # a predecessor that was just killed frees its lock within this time
 LOCK_RETRY_S = 0.02
 
-_OURS = re.compile(r"LOCK|runs|blobs|index|(FORMAT|store\.json)(\.tmp)?")
+OURS = re.compile(r"LOCK|runs|blobs|index|(FORMAT|store\.json)(\.tmp)?")
 _STORE_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -57,7 +57,7 @@ class DataDir:
 
     def unknown(self) -> list[str]:
         """Entries of the directory that are not the store's."""
-        return sorted(e.name for e in self._files.scan(self.path) if not _OURS.fullmatch(e.name))
+        return sorted(e.name for e in self._files.scan(self.path) if not OURS.fullmatch(e.name))
 
     def close(self) -> None:
         """Free the directory."""

@@ -27,12 +27,16 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A log that cannot be trusted from `seq` on. `run` is "" if nothing says whose it is."""
+    """A log that cannot be trusted from `seq` on. `run` is "" if nothing says whose it is.
+
+    `segment` and `offset`: where in the directory that is, as far as a start has found it."""
 
     run: str
     seq: int
     detail: str
     directory: str
+    segment: str = ""
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,9 +31,10 @@ from .snapshots import Snapshots
 from .tails import Tails
 from .walk import find_later_frame
 
-__all__ = ["Recovery"]
+__all__ = ["OURS", "Recovery"]
 
-_OURS = re.compile(r"snapshot-\d{20}\.snap\.tmp|.+\.torn-\d{8}T\d{6}Z(-\d+)?")
+# Beside segments and snapshots: what a crash leaves, and what recovery moves aside.
+OURS = re.compile(r"snapshot-\d{20}\.snap\.tmp|.+\.torn-\d{8}T\d{6}Z(-\d+)?")
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class Recovery:
         try:
             entries = sorted(self._files.scan(self._runs_dir))
             for entry in entries:
-                if _OURS.fullmatch(entry.name):
+                if OURS.fullmatch(entry.name):
                     continue
                 if entry.is_dir:
                     self._recover(self._runs_dir / entry.name, index.get(entry.name))
@@ -144,8 +145,8 @@ class Recovery:
         last = scan.tip.segments[-1]
         durable = max([scan.durable_bytes, *(n for first, n in marks if first == last.first_seq)])
         if durable < last.size_bytes:
-            self._tails.rewrite(log.path_of(last.first_seq), durable, last.size_bytes)
-            self._rewrote = True
+            path = log.path_of(last.first_seq)
+            self._rewrote |= self._tails.rewrite(path, durable, last.size_bytes)
         if stop is not None:
             self._cut(log, stop)
 
@@ -257,7 +258,7 @@ class Recovery:
                 listing.segments.append(Segment(first_seq, entry.size_bytes))
             elif (seq := parse_snapshot_name(entry.name)) is not None and not entry.is_dir:
                 listing.snapshots[seq] = entry.size_bytes
-            elif not _OURS.fullmatch(entry.name):
+            elif not OURS.fullmatch(entry.name):
                 listing.unknown.append(entry.name)
         listing.segments.sort()
         return listing
@@ -292,8 +293,9 @@ class Recovery:
         self._refuse(log, Stop(1, 0, 1, detail, False))
 
     def _refuse(self, log: RunLog, stop: Stop) -> None:
-        detail = f"{segment_name(stop.segment)} at offset {stop.offset}: {stop.detail}"
-        log.damage = Damage(log.run, stop.seq, detail, log.directory.name)
+        segment = segment_name(stop.segment)
+        detail = f"{segment} at offset {stop.offset}: {stop.detail}"
+        log.damage = Damage(log.run, stop.seq, detail, log.directory.name, segment, stop.offset)
         log.suspect = True
         self.report.damaged.append(log.damage)
         logger.error("run %s is damaged at seq %d: %s", log.run, stop.seq, detail)

@@ -23,9 +23,11 @@ class Tails:
     def __init__(self, files: Files) -> None:
         self._files = files
 
-    def rewrite(self, path: Path, start: int, end: int) -> None:
+    def rewrite(self, path: Path, start: int, end: int) -> bool:
         """The same bytes once more, synced. After a failed fsync the page cache shows bytes that
-        the disk does not have, marked clean: a sync alone would not write them."""
+        the disk does not have, marked clean: a sync alone would not write them.
+
+        Whether anything was written: then the entry of the directory must be synced too."""
         files = self._files
         fd = files.open_rw(path)
         try:
@@ -35,6 +37,7 @@ class Tails:
         finally:
             files.close(fd)
         files.fsync_dir(path.parent)
+        return True
 
     def cut(self, path: Path, at: int) -> Path:
         """Cut the file off at `at`; where the bytes were copied to. DiskFull leaves it as it is."""
