@@ -54,8 +54,14 @@ class _OnDisk(msgspec.Struct, array_like=True, frozen=True):
     data: msgspec.Raw
 
 
+def _no_extension(code: int, data: memoryview) -> Any:
+    """Nothing of ours has one: it must not pass for a value that an answer then cannot show."""
+    raise msgspec.ValidationError(f"an extension of type {code}")
+
+
 _on_disk = msgspec.msgpack.Decoder(_OnDisk)
-_state = msgspec.msgpack.Decoder(State)
+_stored_data = msgspec.msgpack.Decoder(ext_hook=_no_extension)
+_state = msgspec.msgpack.Decoder(State, ext_hook=_no_extension)
 _data_decoders: dict[str, msgspec.msgpack.Decoder[Any]] = {}
 
 
@@ -84,7 +90,7 @@ def decode_event(seq: int, payload: bytes) -> Event:
         if stored.schema_version == SCHEMA_VERSION and not is_dotted(stored.type):
             data = _data_decoder(stored.type).decode(stored.data)
         else:
-            raw: Any = _decoder.decode(stored.data)
+            raw: Any = _stored_data.decode(stored.data)
             data = typed_data(stored.type, upcast(stored.type, stored.schema_version, raw))
     except (msgspec.DecodeError, InvalidBody, UnknownEventType, RecursionError) as error:
         raise CorruptLog(f"seq {seq} is not a readable event: {error}", seq=seq) from error
@@ -102,7 +108,7 @@ def decode_event(seq: int, payload: bytes) -> Event:
 def _data_decoder(event_type: str) -> msgspec.msgpack.Decoder[Any]:
     decoder = _data_decoders.get(event_type)
     if decoder is None:
-        decoder = msgspec.msgpack.Decoder(event_class(event_type))
+        decoder = msgspec.msgpack.Decoder(event_class(event_type), ext_hook=_no_extension)
         _data_decoders[event_type] = decoder
     return decoder
 

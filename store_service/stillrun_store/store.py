@@ -225,9 +225,13 @@ class Store:
                 if not isinstance(damaged_seq, int) or not seq < damaged_seq <= end:
                     raise
                 payloads = self._read(entry, seq, damaged_seq - 1)
-            for payload in payloads:
-                yield codec.decode_event(seq, payload)
-                seq += 1
+            try:
+                for payload in payloads:
+                    yield codec.decode_event(seq, payload)
+                    seq += 1
+            except Damaged as error:  # its checksum is right, its content is not: name the run too
+                error.facts.setdefault("run", entry.run)
+                raise
 
     def _read(self, entry: Entry, first_seq: int, last_seq: int) -> list[bytes]:
         with _translated(self.engine, entry):

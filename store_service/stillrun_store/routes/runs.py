@@ -191,15 +191,20 @@ def _page(store: Store, waiting: Waiting, entry: Entry, given: Any) -> dict[str,
     following: int | None = None
     # One more than asked for tells whether there is a next page; a filter may pass over any number.
     batch = READ_BATCH if given.get("type") is not None else min(limit + 1, READ_BATCH)
-    for event in _walk(store, entry, places, batch):
-        if not _fits(event.type, given.get("type")):
-            continue
-        if len(found) == limit or size > MAX_PAGE_BYTES:
-            following = event.seq
-            break
-        shown = codec.event_to_wire(event)
-        size += len(codec.encode_msgpack(shown))
-        found.append(shown)
+    try:
+        for event in _walk(store, entry, places, batch):
+            if not _fits(event.type, given.get("type")):
+                continue
+            if len(found) == limit or size > MAX_PAGE_BYTES:
+                following = event.seq
+                break
+            shown = codec.event_to_wire(event)
+            size += len(codec.encode_msgpack(shown))
+            found.append(shown)
+    except Damaged:
+        if descending or not found:
+            raise
+        following = found[-1]["seq"] + 1  # what stands before the damage is given out first
     if following is None and entry.damage is not None and not descending and last > head:
         following = head + 1  # asked for, it says why there is no more
     return {
