@@ -1,11 +1,13 @@
 """A disk that crashes, fails or forgets at any call, and what is left on it afterwards.
 
-Always: what was not synced may be lost, in whole or in part; what was synced is there."""
+Always: what was not synced may be lost, in whole or in part and in any order; what was synced is
+there."""
 
 from __future__ import annotations
 
 import errno
 import os
+import random
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +16,21 @@ from pathlib import Path
 from stillrun_store.storage import OsFiles
 
 LEFTOVERS = ("all", "none", "half", "zeros")
+BLOCK_BYTES = 16  # what a disk writes whole, for `mixed`: smaller than any, to be worse than any
+
+Plan = Callable[[int, str], object]
+
+
+def mixed(seed: object) -> str:
+    """The leftover of a disk that wrote unsynced blocks and names in whatever order it liked."""
+    return f"mixed-{seed}"
+
+
+@dataclass(frozen=True)
+class Late:
+    """The call does its work, and fails all the same."""
+
+    code: int
 
 
 class Crash(BaseException):
@@ -30,6 +47,11 @@ class Node:
     is_dir: bool = False
     live_entries: dict[str, Node] = field(default_factory=dict)
     synced_entries: dict[str, Node] = field(default_factory=dict)
+    passed: list[dict[str, Node]] = field(default_factory=list)  # entries since the last sync
+
+    def changed(self) -> None:
+        """The entries are about to change: a power cut may bring back how they are now."""
+        self.passed.append(dict(self.live_entries))
 
 
 class Unsynced(OsFiles):
@@ -49,9 +71,10 @@ class FaultyDisk(OsFiles):
     """Real files under `root`, and a model of what of them a power cut would leave.
 
     `plan(call, name)` is asked at each call, numbered from 1: None to go on, "crash" to stop before
-    it, "half" to stop a write half way, or an errno to fail it with."""
+    it, "half" to stop a write half way, "short" to write half of it and go on, an errno to fail it
+    with, or `Late` to do it and then fail."""
 
-    def __init__(self, root: Path, plan: Callable[[int, str], object] | None = None) -> None:
+    def __init__(self, root: Path, plan: Plan | None = None) -> None:
         self.root = root
         self.plan = plan or (lambda call, name: None)
         self.calls: list[str] = []
@@ -62,9 +85,14 @@ class FaultyDisk(OsFiles):
         if root.exists():
             self._learn(root, self.tree)
 
+    def restart(self, plan: Plan) -> None:
+        """Another process on the same disk, what the last one left unsynced in its cache."""
+        self.release()
+        self.plan, self.calls, self.crashed, self.fired = plan, [], False, 0
+
     def leave(self, target: Path, leftover: str = "all") -> Path:
         """Write what the disk holds now to `target`: all of it (a killed process), only what was
-        synced (`none`), or, of unsynced bytes, the first half or as many zeros."""
+        synced (`none`), or, of unsynced bytes, the first half, as many zeros, or a `mixed` lot."""
         self._write_out(self.tree, target, leftover)
         return target
 
@@ -101,25 +129,25 @@ class FaultyDisk(OsFiles):
         return super().pread(fd, count, offset)
 
     def pwrite(self, fd, data, offset):
-        what = self._call("pwrite", may_be_half=True)
-        part = data if what is None else data[: len(data) // 2]
-        done = super().pwrite(fd, part, offset) if part else 0
+        what = self._call("pwrite")
+        part = data[: len(data) // 2] if what in ("half", "short") else data
+        done = super().pwrite(fd, part, offset)
         node = self._nodes[fd]
         node.live.extend(b"\0" * (offset - len(node.live)))
         node.live[offset : offset + done] = part[:done]
         node.dropped -= set(range(offset, offset + done))
         if what == "half":
             self._crash()
-        if isinstance(what, int) and not done:
-            raise OSError(what, os.strerror(what))
+        _settle(what)
         return done
 
     def ftruncate(self, fd, size):
-        self._call("ftruncate")
+        what = self._call("ftruncate")
         super().ftruncate(fd, size)
         live = self._nodes[fd].live
         live.extend(b"\0" * (size - len(live)))
         del live[size:]
+        _settle(what)
 
     def fdatasync(self, fd):
         self._sync("fdatasync", self._nodes[fd])
@@ -128,37 +156,45 @@ class FaultyDisk(OsFiles):
         self._sync("fsync", self._nodes[fd])
 
     def fsync_dir(self, path):
-        self._call("fsync_dir")
+        what = self._call("fsync_dir")
         if path == self.root or self.root in path.parents:
             node = self._at(path)
             node.synced_entries = dict(node.live_entries)
+            node.passed.clear()
+        _settle(what)
 
     def mkdir(self, path):
-        self._call("mkdir")
+        what = self._call("mkdir")
         super().mkdir(path)
-        self._at(path.parent).live_entries[path.name] = Node(is_dir=True)
+        self._entries(path.parent)[path.name] = Node(is_dir=True)
+        _settle(what)
 
     def makedirs(self, path):
-        self._call("makedirs")
+        what = self._call("makedirs")
         super().makedirs(path)
-        if path != self.root:
-            self._at(path.parent).live_entries.setdefault(path.name, Node(is_dir=True))
+        if path != self.root and path.name not in self._at(path.parent).live_entries:
+            self._entries(path.parent)[path.name] = Node(is_dir=True)
+        _settle(what)
 
     def rename(self, source, target):
-        self._call("rename")
+        assert source.parent == target.parent  # a rename is atomic: one change of one directory
+        what = self._call("rename")
         super().rename(source, target)
-        node = self._at(source.parent).live_entries.pop(source.name)
-        self._at(target.parent).live_entries[target.name] = node
+        entries = self._entries(source.parent)
+        entries[target.name] = entries.pop(source.name)
+        _settle(what)
 
     def unlink(self, path):
-        self._call("unlink")
+        what = self._call("unlink")
         super().unlink(path)
-        del self._at(path.parent).live_entries[path.name]
+        del self._entries(path.parent)[path.name]
+        _settle(what)
 
     def rmdir(self, path):
-        self._call("rmdir")
+        what = self._call("rmdir")
         super().rmdir(path)
-        del self._at(path.parent).live_entries[path.name]
+        del self._entries(path.parent)[path.name]
+        _settle(what)
 
     def scan(self, path):
         self._call("scan")
@@ -167,8 +203,10 @@ class FaultyDisk(OsFiles):
     def _opened(self, path: Path, name: str, how: Callable[[Path], int]) -> int:
         self._call(name)
         fd = how(path)
-        entries = self._at(path.parent).live_entries
-        node = self._nodes[fd] = entries.setdefault(path.name, Node())
+        parent = self._at(path.parent)
+        if path.name not in parent.live_entries:
+            self._entries(path.parent)[path.name] = Node()
+        node = self._nodes[fd] = parent.live_entries[path.name]
         if name == "open_temp":
             node.live.clear()
         return fd
@@ -176,7 +214,7 @@ class FaultyDisk(OsFiles):
     def _sync(self, name: str, node: Node) -> None:
         """As Linux does: what a failed sync did not write is marked clean all the same."""
         try:
-            self._call(name)
+            what = self._call(name)
         except OSError:
             padded = node.synced.ljust(len(node.live), b"\0")
             node.dropped |= {i for i, byte in enumerate(node.live) if byte != padded[i]}
@@ -184,19 +222,20 @@ class FaultyDisk(OsFiles):
         node.synced = bytes(node.live)
         if node.dropped:
             node.synced = bytes(0 if i in node.dropped else b for i, b in enumerate(node.live))
+        _settle(what)
 
-    def _call(self, name: str, *, may_be_half: bool = False) -> object:
+    def _call(self, name: str) -> object:
         self._dead()
         self.calls.append(name)
         what = self.plan(len(self.calls), name)
         if what is None:
             return None
         self.fired += 1
-        if may_be_half and what != "crash":
-            return what
         if isinstance(what, int):
             raise OSError(what, os.strerror(what))
-        return self._crash()
+        if what == "crash":
+            self._crash()
+        return what
 
     def _crash(self) -> None:
         self.crashed = True
@@ -205,6 +244,12 @@ class FaultyDisk(OsFiles):
     def _dead(self) -> None:
         if self.crashed:
             raise Crash
+
+    def _entries(self, path: Path) -> dict[str, Node]:
+        """The entries of a directory, to be changed."""
+        node = self._at(path)
+        node.changed()
+        return node.live_entries
 
     def _at(self, path: Path) -> Node:
         node = self.tree
@@ -223,21 +268,34 @@ class FaultyDisk(OsFiles):
         node.synced_entries = dict(node.live_entries)
 
     def _write_out(self, node: Node, target: Path, leftover: str) -> None:
+        # A node may have more than one name over time; each name is drawn for itself.
+        dice = random.Random(f"{leftover} {target.name}")
         if not node.is_dir:
-            target.write_bytes(left_of(node, leftover))
+            target.write_bytes(left_of(node, leftover, dice))
             return
         target.mkdir()
-        entries = node.synced_entries if leftover == "none" else node.live_entries
+        entries = node.live_entries
+        if leftover == "none":
+            entries = node.synced_entries
+        elif leftover.startswith("mixed"):
+            entries = dice.choice([node.synced_entries, *node.passed, node.live_entries])
         for name, child in entries.items():
             self._write_out(child, target / name, leftover)
 
 
-def left_of(node: Node, leftover: str) -> bytes:
+def _settle(what: object) -> None:
+    if isinstance(what, Late):
+        raise OSError(what.code, os.strerror(what.code))
+
+
+def left_of(node: Node, leftover: str, dice: random.Random) -> bytes:
     live, synced = bytes(node.live), node.synced
     if leftover == "all" or live == synced:
         return live
     if leftover == "none":
         return synced
+    if leftover.startswith("mixed"):
+        return _mixed(live, synced, dice)
     common = next(
         (i for i, (a, b) in enumerate(zip(live, synced, strict=False)) if a != b),
         min(len(live), len(synced)),
@@ -247,12 +305,33 @@ def left_of(node: Node, leftover: str) -> bytes:
     return live[: common + (len(live) - common) // 2]
 
 
-def crash_at(k: int, how: str = "crash") -> Callable[[int, str], object]:
+def _mixed(live: bytes, synced: bytes, dice: random.Random) -> bytes:
+    """Some length that the file had, each block of it old or new; zeros where it had none."""
+    size = dice.choice([len(live), len(synced), dice.randint(*sorted((len(live), len(synced))))])
+    blocks = []
+    for at in range(0, size, BLOCK_BYTES):
+        end = min(size, at + BLOCK_BYTES)
+        blocks.append(dice.choice([live, synced])[at:end].ljust(end - at, b"\0"))
+    return b"".join(blocks)
+
+
+def crash_at(k: int, how: str = "crash") -> Plan:
     return lambda call, name: how if call == k else None
 
 
-def fail_at(k: int, code: int, *, for_ever: bool) -> Callable[[int, str], object]:
-    return lambda call, name: code if call == k or (for_ever and call > k) else None
+def fail_at(k: int, what: object, *, for_ever: bool) -> Plan:
+    return lambda call, name: what if call == k or (for_ever and call > k) else None
+
+
+def short_at(k: int, code: int | None, *, for_ever: bool = False) -> Plan:
+    """The write at call k does half; the next call fails with `code`, and with it all after it."""
+
+    def plan(call: int, name: str) -> object:
+        if call == k:
+            return "short"
+        return code if call == k + 1 or (for_ever and call > k) else None
+
+    return plan
 
 
 def fail_calls(name: str, code: int = errno.EIO) -> Callable[[int, str], object]:

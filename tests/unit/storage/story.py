@@ -45,11 +45,14 @@ class Story:
             self._step(engine.flush)
             self._write(engine, "run", 1)  # in place of the seal
             self._write(engine, "other", 1)
+            self._step(lambda: engine._upkeep._write_index(rewrite=False))  # goes on in the file
             self._write(engine, "run", 2)  # rolls
+            self._step(lambda: self._drop(engine))
             self._step(engine.flush)
             self._write(engine, "other", 2)
             self._step(lambda: self._blob(engine))
             self._step(lambda: self._snapshot(engine))
+            self._step(lambda: engine._upkeep._write_index(rewrite=False))
             self._write(engine, "run", 1)
         finally:
             self._step(engine.close)
@@ -66,11 +69,16 @@ class Story:
                 self._check_run(engine, run)
             for seq in self.snapshots:
                 assert engine.get_snapshot("run", seq) == (seq, b"state")
+            if engine.info("run"):
+                assert engine.get_snapshot("run", 10**6) in self._possible_states(engine)
             if self.has_blob:
                 assert engine.get_blob(BLOB_ID) == BLOB
             assert engine.put_blob(BLOB_ID, BLOB) in (True, False)
         finally:
             engine.close()
+
+    def _possible_states(self, engine: Engine) -> list[object]:
+        return [None, *((info.seq, b"state") for info in engine.snapshots("run"))]
 
     def _check_run(self, engine: Engine, run: str) -> None:
         acked, info = self.acked.get(run, []), engine.info(run)
@@ -118,6 +126,11 @@ class Story:
         if seq:
             engine.put_snapshot("run", seq, b"state")
             self.snapshots.add(seq)
+
+    def _drop(self, engine: Engine) -> None:
+        for seq in sorted(self.snapshots):
+            self.snapshots.discard(seq)  # from here on it may be there or not
+            engine.drop_snapshot("run", seq)
 
     def _blob(self, engine: Engine) -> None:
         engine.put_blob(BLOB_ID, BLOB)
