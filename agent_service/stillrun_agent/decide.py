@@ -21,6 +21,7 @@ from stillrun.state import Control, Effect, State
 
 from .budgets import used_up
 from .children import child_of
+from .compacting import compact_first
 from .migrating import migrate
 from .plan import Pause, intent, plan_next
 
@@ -82,7 +83,7 @@ def decide_next(
     if control.effects:
         events = _start(agent, control, now_ms, in_flight, room)
     elif control.pending or not control.waits:
-        planned_next = plan_next(agent, state)
+        planned_next = compact_first(agent, state, plan_next(agent, state))
         if isinstance(planned_next, Pause):
             return Decision(pause=planned_next.reason)
         events = planned_next

@@ -40,7 +40,7 @@ MAX_FRAMES = 4  # of a traceback: the call that failed, and how the author's cod
 
 # Final errors of a model that somebody can mend while the run waits: to end it would lose its work.
 MENDABLE = {
-    "context_too_long": "shorten its messages, or give the agent a model with more room",
+    "context_too_long": "see @agent.compact, or give the agent a model with more room",
     "key_refused": "see MODEL_KEY_FILE",
 }
 

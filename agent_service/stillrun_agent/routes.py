@@ -145,6 +145,8 @@ def _add_agents(app: Flask, registry: Registry) -> None:
             "max_tokens": agent.max_tokens,
             "max_cost": agent.max_cost,
             "max_wall_s": agent.max_wall_s,
+            "compacts": agent.compact_fn is not None,
+            "compact_above_bytes": agent.compact_above_bytes,
             "input_schema": agent.input_schema,
             "tools": [_show_tool(tool) for tool in agent.tools.values()],
         }

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, overload
 
 from .commands import (
     Ask,
@@ -70,6 +70,7 @@ __all__ = [
 Script = Callable[[Turn], Reply | list[Reply]]
 Decide = Callable[[ReadState], Command | list[Command]]
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
+Compact = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
 
 _MODEL_NAME = re.compile(r"[!-~]{1,200}\Z")  # as endpoints have them: "meta/llama-3.1:free"
 
@@ -156,6 +157,8 @@ class Agent:
         self.offline = offline
         self.tools: Mapping[str, Tool] = MappingProxyType(_by_name(name, tools))
         self.decide_fn: Decide | None = None
+        self.compact_fn: Compact | None = None
+        self.compact_above_bytes: int | None = None
         self._input_schema = input_schema
         self.input_type: Any = None
         self.input_schema: dict[str, Any] | None = None
@@ -180,10 +183,62 @@ class Agent:
             )
         if self.decide_fn is not None:
             raise AuthoringError(f"agent {self.name!r} has a decide already")
+        if self.compact_fn is not None:
+            raise AuthoringError(f"agent {self.name!r}: compact is for a model, not for decide")
         if not _is_plain_function(fn):
             raise AuthoringError(f"agent {self.name!r}: decide is a plain function of the state")
         self.decide_fn = fn
         return fn
+
+    @overload
+    def compact(self, fn: Compact, /) -> Compact: ...
+
+    @overload
+    def compact(
+        self, fn: None = None, /, *, above_bytes: int | None = None
+    ) -> Callable[[Compact], Compact]: ...
+
+    def compact(self, fn: Compact | None = None, /, *, above_bytes: int | None = None) -> Any:
+        """Decorator: what the messages of a run become when they are too many for its model.
+
+        A plain function of the messages, oldest first: it calls nothing, not the model either, and
+        after a crash it is asked again. It answers the messages that the model shall read: those
+        that stay, as they are or with another `content`, in their order, and new ones as
+        `{"role": "user" or "assistant", "content": ...}` for those that it leaves out. A call stays
+        or goes together with its answers; what nobody has read yet stays; the last is no
+        assistant's. The log keeps all that was said, and the change is an event.
+
+        It is asked when the model says that the context is too long; with `above_bytes` also before
+        a call whose messages, as JSON, are larger. Where it raises, answers anything else, or makes
+        them no shorter, the run is paused with the reason.
+        """
+
+        def take(hook: Compact) -> Compact:
+            self._take_compact(hook, above_bytes)
+            return hook
+
+        return take if fn is None else take(fn)
+
+    def _take_compact(self, hook: Compact, above_bytes: int | None) -> None:
+        if self.decide_fn is not None:
+            raise AuthoringError(f"agent {self.name!r}: compact is for a model, not for decide")
+        if self.compact_fn is not None:
+            raise AuthoringError(f"agent {self.name!r} has a compact already")
+        if not _is_plain_function(hook):
+            raise AuthoringError(f"agent {self.name!r}: compact is a plain function of messages")
+        try:
+            inspect.signature(hook).bind([])
+        except TypeError as error:
+            raise AuthoringError(
+                f"agent {self.name!r}: compact takes the messages, and nothing else: {error}"
+            ) from None
+        if above_bytes is not None:
+            whole = isinstance(above_bytes, int) and not isinstance(above_bytes, bool)
+            if not whole or above_bytes < 1:
+                raise AuthoringError(
+                    f"agent {self.name!r}: compact: above_bytes is a whole number from 1"
+                )
+        self.compact_fn, self.compact_above_bytes = hook, above_bytes
 
     def as_tool(self, name: str | None = None, *, description: str | None = None) -> Tool:
         """A tool for other agents: a call is a run of this agent, with the call's `input`.

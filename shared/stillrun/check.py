@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from . import events as ev
+from .compaction import check_compaction
 from .errors import (
     CheckRefused,
     InvalidBody,
@@ -50,6 +51,8 @@ def check(state: State, event: Event) -> None:
     rule = _RULES.get(event.type)
     if rule is not None:
         rule(control, event.data, event)
+    if isinstance(event.data, ev.MessagesCompacted):
+        check_compaction(state, event.data)  # the one rule that looks at messages
 
 
 def _refuse_when_stopped(control: Control) -> None:
@@ -195,7 +198,7 @@ def _plan_invalidated(control: Control, data: ev.PlanInvalidated, event: Event) 
             raise WaitNotOpen(f"{wait_id} is not open", wait=wait_id)
 
 
-def _vars_migrated(control: Control, data: ev.VarsMigrated, event: Event) -> None:
+def _not_when_stopped(control: Control, data: Any, event: Event) -> None:
     _refuse_when_stopped(control)
 
 
@@ -334,10 +337,6 @@ def check_limits(limits: ev.Limits) -> None:
             raise InvalidBody(f"/limits/{name}", f"between {at_least} and {MAX_LIMIT}")
 
 
-def _run_paused(control: Control, data: ev.RunPaused, event: Event) -> None:
-    _refuse_when_stopped(control)
-
-
 def _run_unpaused(control: Control, data: ev.RunUnpaused, event: Event) -> None:
     if control.paused is None:
         raise CheckRefused("run_not_paused", "the run is not paused")
@@ -362,13 +361,14 @@ _RULES: dict[str, Callable[[Control, Any, Event], None]] = {
     "plan_invalidated": _plan_invalidated,
     "wait_opened": _wait_opened,
     "wait_resolved": _wait_resolved,
-    "vars_migrated": _vars_migrated,
+    "vars_migrated": _not_when_stopped,
+    "messages_compacted": _not_when_stopped,
     "state_patched": _state_patched,
     "message_replaced": _message_replaced,
     "message_added": _message_added,
     "signal_received": _signal_received,
     "cancel_requested": _cancel_requested,
-    "run_paused": _run_paused,
+    "run_paused": _not_when_stopped,
     "run_unpaused": _run_unpaused,
     "run_succeeded": _run_ends,
     "run_failed": _run_ends,

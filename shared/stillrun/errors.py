@@ -302,6 +302,7 @@ CHECK_CODES: dict[str, str] = {
     "plan_not_finished": "The calls of the last plan have neither result nor drop.",
     "wrong_ordinal": "Ids of effects and waits follow the run's own count: fold, decide anew.",
     "wrong_key": "The key must be <run>.<log_id>.<ordinal>.<8 hex of args digest>.",
+    "wrong_messages": "Messages are replaced whole, in order, with their calls and answers.",
     "wrong_attempt": "The attempt must be one more than the last.",
     "wrong_args": "Name and arguments must be those that were planned or approved.",
     "approval_open": "The call waits for an approval.",

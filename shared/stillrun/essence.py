@@ -23,7 +23,7 @@ def essence(shown: dict[str, Any]) -> dict[str, Any]:
         "vars": shown["vars"],
         "output": shown["output"],
         "error": shown["error"],
-        "messages": [_without(message, "id") for message in shown["messages"]],
+        "messages": [_without(message, "id", "replaces") for message in shown["messages"]],
         "premises": [
             {
                 "tool": fact["tool"],

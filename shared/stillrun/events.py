@@ -359,6 +359,35 @@ class MessageReplaced(Data):
     by: str | None = None
 
 
+class KeptMessage(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """One message after a compaction.
+
+    With an `id`: one that was there, `kept` as it was or with this `content` instead. Without: a
+    new one, of `role`.
+    """
+
+    id: str | None = None
+    kept: bool = False
+    role: Literal["user", "assistant"] | None = None
+    content: Any = None
+
+
+class MessagesCompacted(Data):
+    """`count` messages from place `at` (from 0), `first` to `last`, made way for these.
+
+    The log keeps them: the state at the seq before this event's has them all.
+    """
+
+    TYPE, WRITERS = "messages_compacted", DECISION
+    at: int
+    count: int
+    first: str
+    last: str
+    messages: list[KeptMessage]
+
+
 class TagSet(Data):
     TYPE, WRITERS = "tag_set", PEOPLE
     name: str

@@ -100,6 +100,7 @@ _HANDLERS: dict[str, Callable[[State, Any, Event], None]] = {
     "vars_migrated": values.vars_migrated,
     "state_patched": values.state_patched,
     "message_replaced": waits.message_replaced,
+    "messages_compacted": waits.messages_compacted,
     "tag_set": runs.tag_set,
     "storage_changed": runs.storage_changed,
     "run_deleted": runs.run_deleted,

@@ -161,6 +161,7 @@ class Control(msgspec.Struct, kw_only=True, omit_defaults=True):
     group: Group | None = None
     model_at: int = 0  # where the reply of the open model call goes: before what came meanwhile
     pending: bool = False  # `decide` has something new to look at
+    compacted_at: int = 0  # the last ordinal when messages made way for shorter ones
     model_error: str | None = None
     model_error_type: str | None = None
     unread: list[str] = []

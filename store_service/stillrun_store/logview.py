@@ -160,6 +160,13 @@ def _plan(event: Event, calls: Calls) -> tuple[str, str]:
     return "plans", "; ".join(planned) or "nothing"
 
 
+def _compacted(event: Event, calls: Calls) -> tuple[str, str]:
+    data = event.data
+    left = len(data.messages)
+    where = f"{data.first} to {data.last}" if data.count > 1 else data.first
+    return "compacted", f"{where}: {data.count} messages became {left}"
+
+
 def _by(word: str) -> Words:
     def line(event: Event, calls: Calls) -> tuple[str, str]:
         by = f"by {event.data.by}" if getattr(event.data, "by", None) else ""
@@ -196,6 +203,7 @@ _WORDS: dict[str, Words] = {
     "run_resumed": _resumed,
     "plan_made": _plan,
     "message_added": _text("message", "by", "content"),
+    "messages_compacted": _compacted,
     "effect_intended": _intended,
     "effect_succeeded": _succeeded,
     "effect_failed": _failed,

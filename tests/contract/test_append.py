@@ -328,6 +328,7 @@ DECISIONS = {
     "wait_opened": {"wait": "w1", "kind": "question"},
     "wait_resolved": {"wait": "w1", "reason": "cancelled"},
     "vars_migrated": {"from_version": 1, "to_version": 2, "patch": {}},
+    "messages_compacted": {"at": 0, "count": 1, "first": "m", "last": "m", "messages": []},
     "run_succeeded": {},
     "run_failed": {"error": {"type": "T", "message": "m"}},
     "run_cancelled": {},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from .. import events as ev
+from ..compaction import compacted, is_within
 from ..events import Event
 from ..state import Signal, State, Wait
 from ..values import from_rfc3339
@@ -108,6 +109,17 @@ def signal_received(state: State, data: ev.SignalReceived, event: Event) -> None
         control.signals = [*control.signals, early]
     else:
         _resolved(state, wait, event.seq, answer=data.payload, by=data.by)
+
+
+def messages_compacted(state: State, data: ev.MessagesCompacted, event: Event) -> None:
+    control, content = state.control, state.content
+    if not is_within(control, data):
+        return  # `check` refuses it, and a fold never raises
+    if content is not None and control.reducer == "agent":
+        content.messages = compacted(content.messages, data, event.seq)
+    control.message_count += len(data.messages) - data.count
+    control.compacted_at = control.ordinal
+    control.model_error = control.model_error_type = None  # the model is to be asked again
 
 
 def message_replaced(state: State, data: ev.MessageReplaced, event: Event) -> None:

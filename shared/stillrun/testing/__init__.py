@@ -16,6 +16,8 @@ except ImportError as error:
         f"stillrun.testing needs {error.name}: pip install stillrun-store stillrun-agent"
     ) from error
 
+from stillrun_agent.models.errors import ContextTooLong
+
 from .clock import VirtualClock
 from .crash import CrashReport, Difference, crash_everywhere
 from .memory import MemoryEngine
@@ -25,6 +27,7 @@ from .play import Result, Stuck, run_agent
 
 __all__ = [
     "Act",
+    "ContextTooLong",
     "CrashReport",
     "Difference",
     "MemoryEngine",

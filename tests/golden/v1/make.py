@@ -1,14 +1,16 @@
-"""Wrote events.msgpack and events.json beside it, once: `python tests/golden/v1/make.py`.
+"""Wrote the .msgpack and .json files beside it, each once: `python tests/golden/v1/make.py`.
 
-Always: bytes of a released version are never made again (I9); this script is kept to show how
-they came about, and it refuses to write over them. Each type is there twice: with every field, and
-with no more than it needs.
+Always: bytes that were written are never made again (I9); this script is kept to show how they
+came about, and it writes only files that are missing. What a version gains before its release
+comes in a file of its own. Each type is there twice: with every field, and with no more than it
+needs.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from stillrun import codec
 from stillrun import events as ev
@@ -117,9 +119,30 @@ EXAMPLES = [
 ]  # fmt: skip
 
 
+COMPACTED = [
+    ev.MessagesCompacted(
+        at=1, count=3, first="m2", last="m9.e4",
+        messages=[
+            ev.KeptMessage(id="m2", kept=True),
+            ev.KeptMessage(id="m7", content=ANY),
+            ev.KeptMessage(role="user", content="in short: é"),
+        ],
+    ),
+    ev.MessagesCompacted(at=0, count=1, first="m1", last="m1", messages=[]),
+]  # fmt: skip
+
+FILES = {"events": EXAMPLES, "compacted": COMPACTED}
+
+
 def main() -> None:
+    for name, examples in FILES.items():
+        if not (HERE / f"{name}.msgpack").exists():
+            write(name, examples)
+
+
+def write(name: str, examples: list[Any]) -> None:
     events = []
-    for seq, example in enumerate(EXAMPLES, 1):
+    for seq, example in enumerate(examples, 1):
         event_type, data = example if isinstance(example, tuple) else (example.TYPE, example)
         event = Event(
             seq=seq,
@@ -131,9 +154,9 @@ def main() -> None:
             data=data,
         )
         events.append(event)
-    with (HERE / "events.msgpack").open("xb") as file:
+    with (HERE / f"{name}.msgpack").open("xb") as file:
         file.write(codec.encode_msgpack([codec.encode_event(event) for event in events]))
-    with (HERE / "events.json").open("x") as file:  # bytes as JSON shows them
+    with (HERE / f"{name}.json").open("x") as file:  # bytes as JSON shows them
         shown = [json.loads(codec.encode_json(codec.event_to_wire(event))) for event in events]
         json.dump(shown, file, indent=1, ensure_ascii=False)
         file.write("\n")

@@ -106,6 +106,35 @@ def many_premises(number: int) -> Run:
     return run
 
 
+def talked(*, hurry: bool = True) -> Run:
+    """id-hi, m5 with a call of e2, m7.e2, id-hurry."""
+    run = Run().add(said("hi")).lease().model("let me see", ("fare",)).start("e2").add(done("e2"))
+    return run.add(said("hurry")) if hurry else run
+
+
+def compacts(
+    *messages: Any, at: int = 0, count: int = 3, first: str = "id-hi", last: str = "m7.e2"
+) -> ev.MessagesCompacted:
+    """What a message becomes: its id, with a star where the content is another; `new` or `said`
+    for a new one of a user or an assistant."""
+    new = {
+        "new": ev.KeptMessage(role="user", content="in short"),
+        "said": ev.KeptMessage(role="assistant", content="in short"),
+    }
+    kept = [
+        each
+        if not isinstance(each, str)
+        else new.get(each)
+        or (
+            ev.KeptMessage(id=each[:-1], content="short")
+            if each.endswith("*")
+            else ev.KeptMessage(id=each, kept=True)
+        )
+        for each in messages
+    ]
+    return ev.MessagesCompacted(at=at, count=count, first=first, last=last, messages=kept)
+
+
 ENDS = [ev.RunSucceeded(), ev.RunFailed(error=PROBLEM)]
 
 Case = tuple[Callable[[], Run], Any, str]
@@ -273,6 +302,41 @@ CASES: list[Case] = [
     (lambda: Run().add(PAUSE), patch("/vars" + "/a" * 33, nested(31)), "unsupported_value"),
     (lambda: Run(), ev.MessageReplaced(message="m", content=1), "run_not_paused"),
     (lambda: Run().add(PAUSE), ev.MessageReplaced(message="m", content=1), "ok"),
+    # --- messages that make way: m5 plans e2, answered by m7.e2; id-hurry is not read
+    (lambda: talked(), compacts("new"), "ok"),
+    (lambda: talked(), compacts("m5", "m7.e2*", at=1, count=2, first="m5"), "ok"),
+    (lambda: talked(), compacts("m5", "m7.e2*"), "wrong_messages"),
+    (lambda: talked(), compacts("new", "m5", "new", "m7.e2*"), "ok"),
+    (lambda: talked(), compacts("new", at=1, first="id-hi"), "wrong_messages"),
+    (lambda: talked(), compacts("new", last="id-hurry"), "wrong_messages"),
+    (lambda: talked(), compacts("new", at=-1), "wrong_messages"),
+    (lambda: talked(), compacts("new", count=0), "wrong_messages"),
+    (lambda: talked(), compacts("new", count=5), "wrong_messages"),
+    (lambda: talked(), compacts("new", "id-hurry", count=4, last="id-hurry"), "ok"),
+    (lambda: talked(), compacts("new", "id-hurry*", count=4, last="id-hurry"), "wrong_messages"),
+    (lambda: talked(), compacts("new", count=4, last="id-hurry"), "wrong_messages"),
+    (lambda: talked(), compacts("new", "m7.e2"), "wrong_messages"),
+    (lambda: talked(), compacts("new", "m5"), "wrong_messages"),
+    (lambda: talked(), compacts("new", count=2, last="m5"), "wrong_messages"),
+    (lambda: talked(), compacts("new", at=2, count=1, first="m7.e2"), "wrong_messages"),
+    (lambda: talked(), compacts("m7.e2", "m5", "new"), "wrong_messages"),
+    (lambda: talked(), compacts("m5", "m5", "m7.e2", "new"), "wrong_messages"),
+    (lambda: talked(), compacts("nobody", "new"), "wrong_messages"),
+    (lambda: talked(), compacts("id-hi", "m5", "m7.e2"), "wrong_messages"),
+    (lambda: talked(), compacts("m5", "m7.e2"), "wrong_messages"),
+    (lambda: talked(), compacts(), "wrong_messages"),
+    (lambda: talked(), compacts(*["new"] * 1001), "invalid_body"),
+    (lambda: talked(), compacts(ev.KeptMessage(content="?")), "invalid_body"),
+    (lambda: talked(), compacts(ev.KeptMessage(id="m5", role="user")), "invalid_body"),
+    (lambda: talked(), compacts(ev.KeptMessage(kept=True, role="user")), "invalid_body"),
+    (lambda: talked().plan("pay"), compacts("new"), "plan_not_finished"),
+    (lambda: talked().start("e3"), compacts("new"), "plan_not_finished"),
+    (lambda: talked().add(PAUSE), compacts("new"), "run_paused"),
+    (lambda: talked().add(CANCEL), compacts("new"), "cancel_requested"),
+    (lambda: talked(hurry=False), compacts("new"), "ok"),
+    (lambda: talked(hurry=False), compacts("said"), "wrong_messages"),
+    (lambda: talked(), compacts("said"), "ok"),
+    (lambda: Run(reducer="merge").add(said("hi")), compacts("new", count=1), "wrong_messages"),
     # --- outsiders
     (lambda: Run(), ("lg.checkpoint", {"a": 1}), "ok"),
     (lambda: Run().add(CANCEL), ("lg.checkpoint", 7), "ok"),
@@ -485,13 +549,18 @@ def test_a_refusal_is_the_caller_s_to_mend(place):
         assert error.detail
 
 
-def test_a_rule_reads_control_alone():
-    """Claims and appends keep control only: a rule that read content would fail there."""
+def test_a_rule_reads_control_alone_or_goes_by_it_where_nothing_else_is_there():
+    """A rule that needed content would fail where only control is kept."""
     run = asked()
     run.state.content = None
     check(run.state, make_event(9, answer("approve")))
     with pytest.raises(WaitNotOpen):
         check(Run().add(wait(), said("hi")).state, make_event(9, answer(1)))
+    compacted = talked()
+    compacted.state.content = None
+    check(compacted.state, make_event(9, compacts("new")))
+    with pytest.raises(StillrunError):
+        check(compacted.state, make_event(9, compacts("new", count=5)))
 
 
 def test_limits_are_what_the_docs_say():

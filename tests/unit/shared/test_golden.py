@@ -18,10 +18,11 @@ VERSIONS = [int(path.name[1:]) for path in sorted(GOLDEN.glob("v*"))]
 
 def stored(version: int) -> list[tuple[dict, bytes]]:
     """Each event as JSON showed it when it was written, and its bytes."""
-    folder = GOLDEN / f"v{version}"
-    payloads = codec.decode_msgpack((folder / "events.msgpack").read_bytes())
-    shown = json.loads((folder / "events.json").read_bytes())
-    return list(zip(shown, payloads, strict=True))
+    found = []
+    for file in sorted((GOLDEN / f"v{version}").glob("*.msgpack"), reverse=True):
+        shown = json.loads(file.with_suffix(".json").read_bytes())
+        found += list(zip(shown, codec.decode_msgpack(file.read_bytes()), strict=True))
+    return found
 
 
 @pytest.mark.parametrize("version", VERSIONS)
