@@ -27,7 +27,9 @@ SOURCES = {  # folder of files -> the name under which its modules are known her
 PRODUCT = ("stillrun", "stillrun_store", "stillrun_agent", "agents")
 PURE = tuple(
     f"stillrun.{name}"
-    for name in "events state status reducers folding compaction check schema values errors essence".split()
+    for name in (
+        "events state status reducers folding compaction check schema values errors essence"
+    ).split()
 )
 JSON_BYTES = ("encode", "decode", "Encoder", "Decoder")
 CODEC = ("stillrun.codec", "stillrun_store.storage.format")
