@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from stillrun_store.storage.errors import BadBlob, NoSuchRun, RunExists
+from stillrun_store.storage.errors import BadBlob, DroppedRun, NoSuchRun, RunExists
 from stillrun_store.storage.info import (
     Appended,
     RecoveryReport,
@@ -49,6 +49,7 @@ class MemoryEngine:
         self.snapshot_faults: list[SnapshotFault] = []
         self.snapshot_fault_count = 0
         self._logs: dict[str, _Log] = {}
+        self._tombstones: dict[str, tuple[int, bytes]] = {}
         self._blobs: dict[str, bytes] = {}
         self._lock = threading.Lock()
 
@@ -83,6 +84,8 @@ class MemoryEngine:
         with self._lock:
             if run in self._logs:
                 raise RunExists(run)
+            if run in self._tombstones:
+                raise DroppedRun(run)
             self._logs[run] = _Log(log_id, parent)
             return self._append(self._logs[run], payloads)
 
@@ -99,6 +102,18 @@ class MemoryEngine:
         log.payloads.extend(payloads)
         log.log_bytes += FRAME_BYTES + sum(map(len, payloads))
         return Appended(first_seq, len(log.payloads), log.chains[-1])
+
+    def drop(self, run: str, last_event: bytes) -> None:
+        """Delete the run for ever; its last event is kept."""
+        with self._lock:
+            head_seq = len(self._log(run).payloads)
+            del self._logs[run]
+            self._tombstones[run] = (head_seq + 1, last_event)
+
+    def tombstone(self, run: str) -> tuple[int, bytes] | None:
+        """Seq and bytes of a dropped run's last event; None if the run was not dropped."""
+        with self._lock:
+            return self._tombstones.get(run)
 
     def read(
         self, run: str, first_seq: int, last_seq: int, *, max_bytes: int | None = None
@@ -192,7 +207,7 @@ class MemoryEngine:
 
     def _log(self, run: str) -> _Log:
         if run not in self._logs:
-            raise NoSuchRun(run)
+            raise DroppedRun(run) if run in self._tombstones else NoSuchRun(run)
         return self._logs[run]
 
 

@@ -88,7 +88,14 @@ def replace_file(files: Files, fail_stop: FailStop, path: Path, temp: Path, *par
         files.close(fd)
     try:
         files.rename(temp, path)
+    except OSError as error:
+        if error.errno in FULL:  # no room for the entry: nothing has changed
+            with suppress(OSError):
+                files.unlink(temp)
+            raise DiskFull(f"{path}: {error}") from error
+        raise fail_stop.stop(f"rename of {temp}", error) from error
+    try:
         # Without this a power cut can bring the old file back (seen on ext4, XFS and btrfs).
         files.fsync_dir(path.parent)
     except OSError as error:
-        raise fail_stop.stop(f"rename of {temp}", error) from error
+        raise fail_stop.stop(f"fsync of {path.parent}", error) from error

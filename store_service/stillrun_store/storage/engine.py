@@ -14,13 +14,14 @@ from pathlib import Path
 from .blobs import Blobs
 from .datadir import DataDir
 from .durable import FailStop
-from .errors import DamagedLog, DataDirUnusable, NoSuchRun, RunExists
+from .errors import DamagedLog, DataDirUnusable, DiskFull, DroppedRun, NoSuchRun, RunExists
 from .files import Files, OsFiles
-from .format import chain_of, directory_name
+from .format import Origin, Place, chain_of, directory_name, encode_frame
+from .graves import Graves
 from .handles import Handles
 from .index import Index
 from .info import Appended, RecoveryReport, RunInfo, Sizes, SnapshotFault, SnapshotInfo
-from .log import LogReader, RunLog
+from .log import NOTHING, LogReader, RunLog
 from .recovery import Recovery
 from .snapshots import Snapshots
 from .tails import Tails
@@ -68,6 +69,7 @@ class Engine:
         self._writer = LogWriter(
             files, self._handles, self._reader, tails, self._fail_stop, max_segment_bytes
         )
+        self._graves = Graves(files, self._dir.runs, self._fail_stop)
         self._index = Index(files, self._dir.index, self._fail_stop)
         self._logs: dict[str, RunLog] = {}
         self._creating = tuple(threading.Lock() for _ in range(CREATE_LOCKS))
@@ -81,7 +83,9 @@ class Engine:
             seal_after_s,
         )
         try:
-            recovery = Recovery(files, self._dir.runs, self._reader, self._snapshots, tails)
+            recovery = Recovery(
+                files, self._dir.runs, self._reader, self._snapshots, tails, self._graves
+            )
             recovery.run(self._index.load())
             recovery.report.unknown += self._dir.unknown()
         except OSError as error:
@@ -128,8 +132,8 @@ class Engine:
     ) -> Appended:
         """A new run with its first events (at least one), all or nothing after any crash.
 
-        `log_id` is 16 hex digits, random; `parent` is the caller's. RunExists, DiskFull,
-        OutcomeUnknown; DamagedLog if the run's directory holds a log nobody can read."""
+        `log_id` is 16 hex digits, random; `parent` is the caller's. RunExists, DroppedRun,
+        DiskFull, OutcomeUnknown; DamagedLog if its directory holds a log nobody can read."""
         if not _RUN_ID.fullmatch(run):
             raise ValueError(f"not a run id: {run!r}")
         if not _LOG_ID.fullmatch(log_id):
@@ -140,6 +144,8 @@ class Engine:
             self._check_open()
             if run in self._logs:
                 raise RunExists(run)
+            if self._graves.has(run):
+                raise DroppedRun(run)
             damage = self._unattributed.get(directory.name)
             if damage is not None:
                 raise DamagedLog(run, damage.seq, damage.detail)
@@ -159,11 +165,58 @@ class Engine:
         log = self._log(run)
         with log.lock:
             self._check_open()
+            log.refuse_dropped()
             if log.damage is not None:
                 raise DamagedLog(run, log.damage.seq, log.damage.detail)
             appended = self._writer.append(log, payloads)
         self._upkeep.wrote(log)
         return appended
+
+    def drop(self, run: str, last_event: bytes) -> None:
+        """Delete the run for ever, whatever state its files are in; its id is never free again.
+
+        `last_event`, of seq head + 1, is kept (`tombstone`). Durable on return; a crash before that
+        leaves the run as it was or deleted. NoSuchRun; DroppedRun if it was deleted before;
+        DiskFull and DataDirUnusable: nothing has happened; OutcomeUnknown."""
+        directory = self._dir.runs / directory_name(run)
+        with self._creating[hash(run) % CREATE_LOCKS]:
+            self._check_open()
+            if self._graves.has(run):
+                raise DroppedRun(run)
+            log = self._logs.get(run)
+            if log is not None:
+                with log.lock:
+                    self._drop(log, directory, last_event)
+                return
+            if directory.name not in self._unattributed:
+                raise NoSuchRun(run)
+            frame = encode_frame(bytes(8), NOTHING.next, [last_event], Origin(run, None, 0, 0))
+            self._graves.bury(directory, frame.data)
+            del self._unattributed[directory.name]
+
+    def _drop(self, log: RunLog, directory: Path, last_event: bytes) -> None:
+        tip = log.tip
+        place = Place(tip.head_seq + 1, 0, tip.crc, tip.chain)
+        frame = encode_frame(log.log_id, place, [last_event], log.origin())
+        with log.snapshot_lock:  # one that is being written is finished first, no other begins
+            log.dropped = True
+        try:
+            try:
+                self._graves.bury(directory, frame.data)
+            except DiskFull:
+                for info in self._snapshots.of(log):  # caches: their room may be all it takes
+                    self._snapshots.drop(log, info.seq)
+                self._graves.bury(directory, frame.data)
+        finally:
+            log.dropped = self._graves.has(log.run)
+            if log.dropped:
+                del self._logs[log.run]
+                self._reader.forget(log)
+
+    def tombstone(self, run: str) -> tuple[int, bytes] | None:
+        """Seq and bytes of a dropped run's last event, (0, b"") if they are lost; None if the run
+        was not dropped."""
+        return self._graves.tombstone(run)
 
     def read(
         self, run: str, first_seq: int, last_seq: int, *, max_bytes: int | None = None
@@ -282,7 +335,7 @@ class Engine:
     def _log(self, run: str) -> RunLog:
         log = self._logs.get(run)
         if log is None:
-            raise NoSuchRun(run)
+            raise DroppedRun(run) if self._graves.has(run) else NoSuchRun(run)
         return log
 
     def _check_open(self) -> None:

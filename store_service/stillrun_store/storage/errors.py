@@ -6,6 +6,7 @@ StorageError
 ├── UnsupportedFormat  files of another format version: use the code that wrote them
 ├── RunExists          create: the id is taken
 ├── NoSuchRun          the id was never created
+│   └── DroppedRun     it was, and was dropped; it is never free again
 ├── DamagedLog         this run is refused from that seq on; others work (run, seq, detail)
 ├── DiskFull           nothing was written; the same call works once there is space
 ├── OutcomeUnknown     the disk failed: written or not, nobody knows; the process must end
@@ -22,6 +23,7 @@ __all__ = [
     "DataDirBusy",
     "DataDirUnusable",
     "DiskFull",
+    "DroppedRun",
     "NoSuchRun",
     "OutcomeUnknown",
     "RunExists",
@@ -57,6 +59,14 @@ class RunExists(StorageError):
 
 class NoSuchRun(StorageError):
     """No run of this id exists."""
+
+
+class DroppedRun(NoSuchRun):
+    """The run was dropped; ids are never reused."""
+
+    def __init__(self, run: str) -> None:
+        super().__init__(f"run {run} was dropped")
+        self.run = run
 
 
 class DamagedLog(StorageError):

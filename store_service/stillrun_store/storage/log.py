@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from .errors import DamagedLog
+from .errors import DamagedLog, DroppedRun
 from .files import Files
 from .format import IndexRecord, Origin, Place, segment_name
-from .handles import Handles
+from .handles import Handle, Handles
 from .info import Damage, RunInfo
 from .walk import BadFrame, Frame, Pread, Signposts, events_of, identify, walk
 
@@ -61,6 +61,7 @@ class RunLog:
         "damage",
         "directory",
         "dirty",
+        "dropped",
         "hint",
         "last_record",
         "last_write",
@@ -88,6 +89,7 @@ class RunLog:
         self.lock = threading.Lock()
         self.sealed = False
         self.damage: Damage | None = None
+        self.dropped = False  # from just before its files go; set under both locks
         self.last_record: IndexRecord | None = None  # of a log found damaged at the start
         self.suspect = False  # a read met damage: the next start reads everything again
         self.uncut: int | None = None  # a torn tail of this many bytes could not be copied yet
@@ -137,6 +139,11 @@ class RunLog:
             self.suspect,
             *summary,
         )
+
+    def refuse_dropped(self) -> None:
+        """DroppedRun if the run was dropped."""
+        if self.dropped:
+            raise DroppedRun(self.run)
 
     def refuse_damage(self, seq: int) -> None:
         """DamagedLog if `seq` cannot be trusted."""
@@ -196,7 +203,7 @@ class LogReader:
         except (BadFrame, StopIteration, OSError):
             return None
         finally:
-            self._handles.give(handle)
+            self._give(log, handle)
 
     def _frames(
         self, log: RunLog, first_seq: int, last_seq: int
@@ -216,6 +223,7 @@ class LogReader:
         try:
             handle = self._handles.take(log.path_of(segment.first_seq))
         except FileNotFoundError as error:
+            log.refuse_dropped()
             raise self.damaged(log, segment.first_seq, "a segment is missing") from error
         except OSError as error:
             raise DamagedLog(log.run, expected, f"cannot be read: {error}") from error
@@ -237,7 +245,7 @@ class LogReader:
         except OSError as error:  # a bad sector: maybe not for ever, so the run is not marked
             raise DamagedLog(log.run, expected, f"cannot be read: {error}") from error
         finally:
-            self._handles.give(handle)
+            self._give(log, handle)
 
     def _start(self, log: RunLog, segment: Segment, pread: Pread, seq: int) -> Place:
         """The known place closest before `seq`; a long segment gets its signposts on the way."""
@@ -274,6 +282,19 @@ class LogReader:
             while len(self._signposted) > MAX_SIGNPOSTED_SEGMENTS:
                 (old, segment), _ = self._signposted.popitem(last=False)
                 old.posts.pop(segment, None)
+
+    def forget(self, log: RunLog) -> None:
+        """Let go of a dropped log: an open file would keep its bytes on the volume."""
+        for segment in log.tip.segments:
+            self._handles.forget(log.path_of(segment.first_seq))
+        with self._lock:
+            for first_seq in log.posts:
+                self._signposted.pop((log, first_seq), None)
+
+    def _give(self, log: RunLog, handle: Handle) -> None:
+        self._handles.give(handle)
+        if log.dropped:  # opened just before, it may have missed `forget`
+            self._handles.forget(handle.path)
 
     def _pread(self, fd: int) -> Pread:
         return lambda count, offset: self._files.pread(fd, count, offset)

@@ -12,6 +12,7 @@ from .durable import FailStop
 from .errors import DiskFull
 from .files import Files
 from .format import IndexRecord
+from .graves import Graves
 from .handles import Handles
 from .index import Index
 from .log import LogReader, RunLog
@@ -35,13 +36,21 @@ class _HandsOff(Tails):
         return path
 
 
+class _LeftOpen(Graves):
+    """Deletions that a start would finish, not finished."""
+
+    def finish(self) -> list[str]:
+        return []
+
+
 def look(files: Files, runs_dir: Path, index: dict[str, IndexRecord]) -> Recovery:
     """What recovery finds in `runs_dir`: every log is read to its end, the index only held against
     it. DataDirUnusable if a disk error prevents it."""
     fail_stop = FailStop(None)
     reader = LogReader(files, Handles(files), _unmarked)
     snapshots = Snapshots(files, reader, fail_stop)
-    recovery = Recovery(files, runs_dir, reader, snapshots, _HandsOff(files))
+    graves = _LeftOpen(files, runs_dir, fail_stop)
+    recovery = Recovery(files, runs_dir, reader, snapshots, _HandsOff(files), graves)
     recovery.run({name: record.doubted() for name, record in index.items()})
     return recovery
 

@@ -24,6 +24,7 @@ from .format import (
     parse_snapshot_name,
     segment_name,
 )
+from .graves import Graves, grave_name, is_attempt
 from .info import Damage, RecoveryReport, TornTail
 from .log import NOTHING, LogReader, RunLog, Segment, Tip
 from .scan import Owner, Scan, Scanner, Stop
@@ -52,9 +53,16 @@ class Recovery:
     """One pass over runs/. `logs` (by run) and `unattributed` (by directory) are its result."""
 
     def __init__(
-        self, files: Files, runs_dir: Path, reader: LogReader, snapshots: Snapshots, tails: Tails
+        self,
+        files: Files,
+        runs_dir: Path,
+        reader: LogReader,
+        snapshots: Snapshots,
+        tails: Tails,
+        graves: Graves,
     ) -> None:
         self._files = files
+        self._graves = graves
         self._runs_dir = runs_dir
         self._reader = reader
         self._snapshots = snapshots
@@ -70,20 +78,25 @@ class Recovery:
         started = time.monotonic()
         try:
             entries = sorted(self._files.scan(self._runs_dir))
+            self._graves.load(entries)
             for entry in entries:
-                if OURS.fullmatch(entry.name):
+                if OURS.fullmatch(entry.name) or grave_name(entry) or is_attempt(entry):
                     continue
-                if entry.is_dir:
+                if self._graves.has_name(entry.name):
+                    self._unknown(f"{entry.name}: its run was deleted")
+                elif entry.is_dir:
                     self._recover(self._runs_dir / entry.name, index.get(entry.name))
                 else:
                     self._unknown(entry.name)
             present = {entry.name for entry in entries}
             for name, record in index.items():
-                if name not in present:
+                if name not in present and not self._graves.has_name(name):
                     detail = "the directory is missing"
                     self._add_damaged(_owner(record), self._runs_dir / name, detail, None, record)
             if self._rewrote:
                 self._files.fsync_dir(self._runs_dir)
+            for left in self._graves.finish():
+                self._unknown(left)
         except (OSError, StorageError) as error:
             raise DataDirUnusable(self._runs_dir, f"cannot be recovered: {error}") from error
         self.report.runs = len(self.logs)

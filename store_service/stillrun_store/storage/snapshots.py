@@ -52,6 +52,7 @@ class Snapshots:
         head, packed = encode_snapshot(log.run, log.log_id, seq, chain, durable, place, body)
         path = log.directory / snapshot_name(seq)
         with log.snapshot_lock:
+            log.refuse_dropped()
             replace_file(
                 self._files, self._fail_stop, path, path.with_suffix(".snap.tmp"), head, packed
             )
@@ -69,6 +70,7 @@ class Snapshots:
             try:
                 return info.seq, self._verified(log, info.seq)
             except (ValueError, OSError, DamagedLog) as error:
+                log.refuse_dropped()
                 self._report(log, info.seq, str(error))
         return None
 

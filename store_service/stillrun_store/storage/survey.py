@@ -27,6 +27,7 @@ from .format import (
     parse_segment_name,
     parse_snapshot_name,
 )
+from .graves import grave_name, is_attempt, last_frame
 from .info import Damage
 from .look import index_of, look
 from .recovery import OURS as LEFT_OVER
@@ -62,7 +63,13 @@ def survey(files: Files, data_dir: Path, run: str | None = None) -> Iterator[Ite
         recovery = look(files, data_dir / "runs", index_of(files, data_dir))
         only = None if run is None else directory_name(run)
         for entry in sorted(files.scan(data_dir / "runs")):
-            if only in (None, entry.name):
+            name = grave_name(entry)
+            attempt = is_attempt(entry)
+            if only not in (None, name, entry.name.removesuffix(".tombstone.tmp")):
+                continue
+            if name is not None or attempt:
+                yield from _grave(files, data_dir, entry)
+            else:
                 yield from _Run(files, data_dir, entry, recovery).items()
         for damage in recovery.report.damaged:
             gone = not files.exists(data_dir / "runs" / damage.directory)
@@ -139,6 +146,22 @@ def _blobs(files: Files, data_dir: Path) -> Iterator[Item]:
                 yield Item(name, "blob", 0, None, {"bytes": entry.size_bytes})
         if not folder.is_dir:
             yield Item(f"blobs/{folder.name}", "unknown")
+
+
+def _grave(files: Files, data_dir: Path, entry: StatEntry) -> Iterator[Item]:
+    """What is kept of a deleted run: its tombstone, and what the next start removes."""
+    name = f"runs/{entry.name}"
+    if entry.is_dir:
+        for inner in sorted(files.scan(data_dir / "runs" / entry.name)):
+            facts = {"bytes": inner.size_bytes, "detail": "of a deleted run"}
+            yield Item(f"{name}/{inner.name}", "unfinished", 0, None, facts)
+        return
+    data = files.read(data_dir / name)
+    found = last_frame(data)
+    kind = "unfinished" if is_attempt(entry) else "tombstone"
+    yield Item(name, kind, 0, None, {"bytes": len(data)})
+    if found is not None:
+        yield from _frame_items(name, *found)
 
 
 class _Run:

@@ -131,7 +131,8 @@ class Upkeep:
 
     def _seal(self, log: RunLog) -> None:
         """Under the log's lock."""
-        if not (log.sealed or log.damage or log.uncut is not None or self._fail_stop.cause):
+        kept = log.sealed or log.dropped or log.damage or log.uncut is not None
+        if not (kept or self._fail_stop.cause):
             self._writer.seal(log)
             self.changed(log)
 
@@ -146,6 +147,8 @@ class Upkeep:
             while self._dirty:
                 log = self._dirty.popleft()
                 log.dirty = False  # first: what changes from here on is queued again
+                if log.dropped:
+                    continue
                 if log.damage is None:
                     self._writer.check_place(log)
                 records.append(log.index_record())

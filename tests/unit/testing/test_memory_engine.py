@@ -64,12 +64,34 @@ def test_blobs_are_kept_under_their_digest(engine):
         engine.put_blob(sha256, b"other")
 
 
+def test_a_dropped_run_leaves_its_last_event_and_its_id_is_never_free(engine):
+    engine.create("a", LOG_ID, [b"one", b"two"])
+    engine.put_snapshot("a", 1, b"one")
+    assert engine.tombstone("a") is None
+    engine.drop("a", b"gone")
+    assert engine.tombstone("a") == (3, b"gone")
+    assert engine.runs() == [] and engine.info("a") is None
+    for act in (
+        lambda: engine.create("a", LOG_ID, [b"x"]),
+        lambda: engine.append("a", [b"x"]),
+        lambda: engine.read("a", 1, 1),
+        lambda: engine.get_snapshot("a", 1),
+        lambda: engine.put_snapshot("a", 1, b"x"),
+        lambda: engine.sizes("a"),
+        lambda: engine.drop("a", b"again"),
+    ):
+        with pytest.raises(disk.DroppedRun):
+            act()
+    assert engine.tombstone("a") == (3, b"gone")
+
+
 @pytest.mark.parametrize(
     ("act", "error"),
     [
         (lambda e: e.create("a", LOG_ID, [b"x"]), disk.RunExists),
         (lambda e: e.append("b", [b"x"]), disk.NoSuchRun),
         (lambda e: e.read("b", 1, 1), disk.NoSuchRun),
+        (lambda e: e.drop("b", b"x"), disk.NoSuchRun),
         (lambda e: e.append("a", []), ValueError),
         (lambda e: e.read("a", 1, 2), ValueError),
         (lambda e: e.read("a", 0, 1), ValueError),
