@@ -10,6 +10,7 @@ import re
 import secrets
 import time
 from pathlib import Path
+from zlib import crc32
 
 from .durable import FailStop, replace_file
 from .errors import DataDirBusy, DataDirUnusable, StorageError, UnsupportedFormat
@@ -89,7 +90,8 @@ class DataDir:
             if has_runs:
                 raise DataDirUnusable(self.path, "there are runs but no store.json: restore it")
             store_id = secrets.token_hex(16)
-            self._write("store.json", json.dumps({"store_id": store_id}) + "\n")
+            known_by = {"store_id": store_id, "crc32": crc32(store_id.encode())}
+            self._write("store.json", json.dumps(known_by) + "\n")
         for directory in (self.runs, self.blobs, self.index):
             files.makedirs(directory)
             if not files.writable(directory):
@@ -113,10 +115,13 @@ class DataDir:
         if text is None:
             return None
         try:
-            store_id = json.loads(text)["store_id"]
-            if _STORE_ID.fullmatch(store_id):
+            known_by = json.loads(text)
+            store_id = known_by["store_id"]
+            # A flipped bit turns one store id into another, and agents would refuse the store.
+            whole = known_by.get("crc32") in (None, crc32(store_id.encode()))
+            if whole and _STORE_ID.fullmatch(store_id):
                 return str(store_id)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             pass
         raise DataDirUnusable(self.path / "store.json", "holds no store id: restore it")
 

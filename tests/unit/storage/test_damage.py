@@ -7,7 +7,7 @@ import shutil
 import msgpack
 import pytest
 
-from stillrun_store.storage import DamagedLog
+from stillrun_store.storage import DamagedLog, RunExists
 from stillrun_store.storage.format import FRAME, body_crc, directory_name
 from unit.storage.faults import Unsynced, copy
 from unit.storage.logs import LOG_ID, OTHER_ID, frame_offsets, payload, segment, tree, unsealed
@@ -242,6 +242,33 @@ def test_a_segment_of_another_log_is_damage(rolled, open_engine, tmp_path, which
     target = segments(rolled)[which]
     target.write_bytes(foreign)
     check_damaged(rolled, open_engine, int(target.name[7:27]))
+
+
+def test_two_segments_that_changed_names_are_damage(rolled, open_engine):
+    one, two = segments(rolled)[1:3]
+    first, second = one.read_bytes(), two.read_bytes()
+    one.write_bytes(second)
+    two.write_bytes(first)
+    check_damaged(rolled, open_engine, int(one.name[7:27]))
+
+
+@pytest.mark.parametrize("named, seq", [(2, 3), (9, EVENTS + 1)])
+def test_a_segment_of_the_same_log_under_another_name_is_damage(rolled, open_engine, named, seq):
+    """A copy somebody made by hand; it must neither be served nor cut."""
+    one = segments(rolled)[-1]
+    shutil.copy(one, one.with_name(f"events-{named:020d}.log"))
+    check_damaged(rolled, open_engine, seq)
+
+
+def test_a_snapshot_without_a_log_is_damage_and_no_new_run(data, open_engine):
+    """Someone lost the log: the id must not be free, as if the run had never been."""
+    with open_engine(data, files=Unsynced()) as engine:
+        engine.put_snapshot("run", 2, b"state")
+    shutil.rmtree(data / "index")
+    segment(data).unlink()
+    check_damaged(data, open_engine, 1)
+    with open_engine(data, files=Unsynced()) as engine, pytest.raises(RunExists):
+        engine.create("run", LOG_ID, [b"again"])
 
 
 def test_a_torn_end_of_a_segment_that_has_a_successor_is_damage(rolled, open_engine):

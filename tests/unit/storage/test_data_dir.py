@@ -66,6 +66,14 @@ def test_the_store_id_is_made_once(tmp_path, open_engine):
         assert a.store_id == store_id
 
 
+def test_a_store_id_written_without_a_checksum_is_read(tmp_path, open_engine):
+    with open_engine(tmp_path / "data") as engine:
+        store_id = engine.store_id
+    (tmp_path / "data" / "store.json").write_text(f'{{"store_id": "{store_id}"}}\n')
+    with open_engine(tmp_path / "data") as engine:
+        assert engine.store_id == store_id
+
+
 @pytest.mark.parametrize("text", ["2\n", "10", "1.5", "", "one", "\0\0"])
 def test_another_format_is_refused_and_nothing_is_written(tmp_path, open_engine, text):
     data = tmp_path / "data"
@@ -87,7 +95,19 @@ def test_runs_without_a_format_are_refused(tmp_path, open_engine):
         Engine.open(tmp_path / "data")
 
 
-@pytest.mark.parametrize("text", [None, "", "{}", '{"store_id": 7}', '{"store_id": "x"}', "[]"])
+NO_STORE_ID = [
+    None,
+    "",
+    "{}",
+    '{"store_id": 7}',
+    '{"store_id": "x"}',
+    "[]",
+    "[" * 100_000,
+    '{"store_id": "' + "0" * 32 + '", "crc32": 7}',
+]
+
+
+@pytest.mark.parametrize("text", NO_STORE_ID, ids=lambda text: str(text)[:20])
 def test_runs_without_a_store_id_are_refused_instead_of_starting_over(tmp_path, open_engine, text):
     data = tmp_path / "data"
     with open_engine(data) as engine:
