@@ -10,6 +10,7 @@ import random
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from stillrun_store.storage import BadBlob, DamagedLog, DataDirUnusable, Engine, UnsupportedFormat
@@ -148,7 +149,7 @@ def fields(store: Store, data: Path) -> list[Cell]:
 
 
 def _fields(name: str, at: int, offsets: tuple[int, ...]) -> Iterator[Cell]:
-    for start, end in zip(offsets, offsets[1:], strict=False):
+    for start, end in pairwise(offsets):
         yield Cell(name, at + start, at + end)
 
 

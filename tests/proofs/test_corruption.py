@@ -1,4 +1,4 @@
-"""The corruption matrix: each 64-byte cell of every kind of file, flipped, zeroed, dropped, doubled.
+"""The corruption matrix: each 64-byte cell of every kind of file, flipped, zeroed, cut, doubled.
 
 All cells of a store of a megabyte, in all states, take hours: `STORAGE_PROOFS=full`. Every run
 takes each field of a head in a small store, and a seeded sample of the cells of the large one."""
