@@ -18,11 +18,12 @@ from typing import Literal, Self
 from stillrun import wire
 from stillrun.agent import Agent
 from stillrun.client import Interrupted, StoreClient, new_id
-from stillrun.errors import SchemaBehind, StillrunError, Unavailable
+from stillrun.errors import InvalidBody, SchemaBehind, StillrunError, Unavailable
 from stillrun.schema import SCHEMA_VERSION
 
 from .leases import HeldLease, Leases
 from .models import ModelFactory
+from .offering import Offering
 from .registry import Registry
 from .run_work import RunWork
 from .secrets import GuardedPerformer, guarded
@@ -72,6 +73,7 @@ class Worker:
         self._concurrency, self._ttl_s, self._drain_s = concurrency, lease_ttl_s, drain_s
         self._performer = GuardedPerformer(secrets_dir=secrets_dir)
         self._models = models or ModelFactory()
+        self._offering = Offering(self._registry, clock)
         self._slots = Slots()
         self._leases = Leases(client, self.worker_id, lease_ttl_s, clock=clock)
         self._draining = threading.Event()
@@ -185,24 +187,14 @@ class Worker:
         """One claim, repeated with its id until it is answered; its grants go to work."""
         if self._trouble is not None:
             self._know_the_store()
-        agents = self._registry.names()
+        agents = self._offering.agents()
         if not agents:
             if self._trouble is not None:
                 _log.warning("%s: no agent to work for: see the files that failed", self.worker_id)
                 self._trouble = None
             self._draining.wait(CLAIM_POLL_S)
             return
-        claim = wire.ClaimRuns(
-            worker=self.worker_id,
-            claim=new_id(),
-            agents=agents,
-            schema_version=SCHEMA_VERSION,
-            holding=self._leases.held(),
-            limit=limit,
-            ttl_s=self._ttl_s,
-            # The first is answered at once: then we know that the store takes us.
-            timeout_s=0.0 if self._trouble is not None else CLAIM_POLL_S,
-        )
+        claim = self._claim_of(agents, limit)
         while True:
             sent_at = self._clock()
             try:
@@ -211,6 +203,10 @@ class Worker:
             except Interrupted:
                 self._give_back(claim)
                 raise
+            except InvalidBody as error:
+                if not self._offering.is_too_much(error):
+                    raise
+                claim = self._claim_of(self._offering.agents(), limit)
             except Unavailable as error:
                 self._report(f"the store is away: {error.detail}")
         if self._trouble is not None:
@@ -221,6 +217,19 @@ class Worker:
                 self._release(grant, "draining")
             else:
                 self._begin(grant, sent_at)
+
+    def _claim_of(self, agents: list[str | wire.OfferedAgent], limit: int) -> wire.ClaimRuns:
+        return wire.ClaimRuns(
+            worker=self.worker_id,
+            claim=new_id(),
+            agents=agents,
+            schema_version=SCHEMA_VERSION,
+            holding=self._leases.held(),
+            limit=limit,
+            ttl_s=self._ttl_s,
+            # The first is answered at once: then we know that the store takes us.
+            timeout_s=0.0 if self._trouble is not None else CLAIM_POLL_S,
+        )
 
     def _know_the_store(self) -> None:
         """An agent behind the store claims nothing; one ahead of it waits for its upgrade."""

@@ -15,6 +15,7 @@ __all__ = [
     "ClaimRuns",
     "Decisions",
     "NewEvent",
+    "OfferedAgent",
     "ReleaseLease",
     "RenewLeases",
     "SendMessage",
@@ -157,15 +158,24 @@ class Held(Body):
     epoch: int
 
 
-class ClaimRuns(Body):
-    """POST /claims. `agents`: names this worker has. `holding`: leases it knows that it holds.
+class OfferedAgent(Body):
+    """An agent that a worker has. `version`: of its code; runs that need a later one are not for
+    it."""
 
-    `worker`: random per process; `claim`: random per claim, the same on its repeat.
+    name: str
+    version: int
+
+
+class ClaimRuns(Body):
+    """POST /claims. `agents`: those this worker has; a bare name takes runs of any version.
+
+    `holding`: leases it knows that it holds. `worker`: random per process; `claim`: random per
+    claim, the same on its repeat.
     """
 
     worker: str
     claim: str
-    agents: list[str]
+    agents: list[str | OfferedAgent]
     schema_version: int
     holding: list[Held] = []
     limit: int = 1

@@ -9,11 +9,13 @@ from __future__ import annotations
 import heapq
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 
 from .runs import Entry
 
-__all__ = ["Board"]
+__all__ = ["Board", "Offers"]
+
+Offers = Mapping[str, int | None]  # agents by name: the version of their code, None for any
 
 
 class Board:
@@ -26,7 +28,10 @@ class Board:
         self._claims = threading.Condition(lock)
         self._times = threading.Condition(lock)
         self._waits = threading.Condition(lock)
-        self._ready: dict[str, OrderedDict[str, None]] = {}
+        # By agent, then by the version that its runs need: runs with the number of their turn.
+        self._ready: dict[str, dict[int, OrderedDict[str, int]]] = {}
+        self._place: dict[str, tuple[str, int]] = {}
+        self._turns = 0
         self._held: dict[str, set[str]] = {}
         self._holder: dict[str, str] = {}
         self._due_ms: dict[str, int] = {}
@@ -41,13 +46,10 @@ class Board:
         summary = entry.summary
         claimable = summary.runnable and entry.lease_until is None and entry.damage is None
         with self._lock:
-            if summary.agent is not None:
-                ready = self._ready.setdefault(summary.agent, OrderedDict())
-                if not claimable:
-                    ready.pop(entry.run, None)
-                elif entry.run not in ready:
-                    ready[entry.run] = None
-                    self._claims.notify_all()
+            wanted = None
+            if claimable and summary.agent is not None:
+                wanted = (summary.agent, summary.agent_version)
+            self._queue(entry.run, wanted)
             self._hold(entry.run, summary.lease_worker)
             self._note_due(entry.run, None if summary.closed else summary.due_ms)
             if self._open_waits.get(entry.run, 0) != summary.open_waits:
@@ -56,6 +58,37 @@ class Board:
                 else:
                     del self._open_waits[entry.run]
                 self._waits.notify_all()
+
+    def _queue(self, run: str, wanted: tuple[str, int] | None) -> None:
+        """Put the run last among those that wait for this agent and version; None: nowhere."""
+        before = self._place.get(run)
+        if before == wanted:
+            return
+        if before is not None:
+            self._unqueue(run, *before)
+        if wanted is not None:
+            agent, version = wanted
+            self._turns += 1
+            self._place[run] = wanted
+            runs = self._ready.setdefault(agent, {}).setdefault(version, OrderedDict())
+            runs[run] = self._turns
+            self._claims.notify_all()
+
+    def _unqueue(self, run: str, agent: str, version: int) -> None:
+        del self._place[run]
+        del self._ready[agent][version][run]
+        if not self._ready[agent][version]:  # versions come and go with every deploy
+            del self._ready[agent][version]
+
+    def _first(self, agent: str, version: int | None) -> str | None:
+        """The run that waits longest for this agent, of those that its version may take."""
+        queues = [
+            runs
+            for needed, runs in self._ready.get(agent, {}).items()
+            if version is None or needed <= version
+        ]
+        firsts = [next(iter(runs.items())) for runs in queues]
+        return min(firsts, key=lambda item: item[1])[0] if firsts else None
 
     def _hold(self, run: str, worker: str | None) -> None:
         before = self._holder.get(run)
@@ -94,22 +127,22 @@ class Board:
             if self._leases[0] == (until, run):
                 self._times.notify_all()
 
-    def take(self, agents: Iterable[str], limit: int) -> list[str]:
+    def take(self, offers: Offers, limit: int) -> list[str]:
         """Up to `limit` claimable runs, oldest first of each agent; taken off the board."""
         taken: list[str] = []
         with self._lock:
-            for agent in agents:
-                ready = self._ready.get(agent)
-                while ready and len(taken) < limit:
-                    taken.append(ready.popitem(last=False)[0])
+            for agent, version in offers.items():
+                while len(taken) < limit and (run := self._first(agent, version)) is not None:
+                    self._unqueue(run, *self._place[run])
+                    taken.append(run)
         return taken
 
-    def wait_for_claimable(self, agents: Iterable[str], timeout_s: float) -> None:
+    def wait_for_claimable(self, offers: Offers, timeout_s: float) -> None:
         """Return when a run of these agents can be taken, or the time is over."""
-        names = list(agents)
         with self._claims:
             self._claims.wait_for(
-                lambda: self._stopped or any(self._ready.get(name) for name in names), timeout_s
+                lambda: self._stopped or any(self._first(*offer) for offer in offers.items()),
+                timeout_s,
             )
 
     def held_by(self, worker: str) -> list[str]:

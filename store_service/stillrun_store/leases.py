@@ -15,6 +15,7 @@ from stillrun.state import Control
 from stillrun.status import is_runnable, status
 from stillrun.wire import MAX_WAIT_S, ClaimRuns, Grant, ReleaseLease, RenewLeases
 
+from .board import Offers
 from .drafts import Draft
 from .runs import Entry, Loaded
 from .store import Store
@@ -33,24 +34,36 @@ def claim(store: Store, body: ClaimRuns) -> list[Grant]:
     Leases that the worker holds and does not list are granted again: its last answer was lost.
     """
     _check_claim(body)
+    offers = _offers(body)
+    store.offered.note(body.worker, offers, store.monotonic())
     grants = _lost_grants(store, body)
     ends = store.monotonic() + body.timeout_s
     while len(grants) < body.limit and not store.stopping.is_set():
-        taken = store.board.take(body.agents, body.limit - len(grants))
-        grants += _grant_all(store, taken, body)
+        taken = store.board.take(offers, body.limit - len(grants))
+        grants += _grant_all(store, taken, body, offers)
         left = ends - store.monotonic()
         if grants or (not taken and left <= 0):
             break
         if not taken:
-            store.board.wait_for_claimable(body.agents, left)
+            store.board.wait_for_claimable(offers, left)
     return grants
 
 
-def _grant_all(store: Store, taken: list[str], body: ClaimRuns) -> list[Grant]:
+def _offers(body: ClaimRuns) -> Offers:
+    """What the worker has; of an agent that it names twice, the later version."""
+    offers: dict[str, int | None] = {}
+    for each in body.agents:
+        name, version = (each, None) if isinstance(each, str) else (each.name, each.version)
+        known = offers.get(name, version)
+        offers[name] = None if version is None or known is None else max(version, known)
+    return offers
+
+
+def _grant_all(store: Store, taken: list[str], body: ClaimRuns, offers: Offers) -> list[Grant]:
     grants = []
     for at, run in enumerate(taken):
         try:
-            grant = _grant(store, run, body)
+            grant = _grant(store, run, body, offers)
         except BaseException:
             # A run that was taken off the board and not granted would never be looked at again.
             store.put_back(taken[at:])
@@ -99,7 +112,7 @@ def is_live(store: Store, entry: Entry) -> bool:
     return entry.lease_until is not None and store.monotonic() < entry.lease_until
 
 
-def _grant(store: Store, run: str, body: ClaimRuns) -> Grant | None:
+def _grant(store: Store, run: str, body: ClaimRuns, offers: Offers) -> Grant | None:
     """Grant the run if it can still be taken; judged under its lock."""
     try:
         entry = store.entry(run)
@@ -112,7 +125,7 @@ def _grant(store: Store, run: str, body: ClaimRuns) -> Grant | None:
                     return None
                 end_lease(store, entry, loaded, "expired")
                 takeover = True
-            if control.agent not in body.agents or not is_runnable(control, store.now_ms()):
+            if not _fits(control, offers) or not is_runnable(control, store.now_ms()):
                 store.look_again(entry, loaded)
                 return None
             if control.idle_grants >= MAX_IDLE_GRANTS:
@@ -123,6 +136,14 @@ def _grant(store: Store, run: str, body: ClaimRuns) -> Grant | None:
         if not error.retryable:
             return None  # deleted or damaged since it was put on the board
         raise
+
+
+def _fits(control: Control, offers: Offers) -> bool:
+    """Whether such a worker may take the run: older code would misread what newer has written."""
+    if control.agent is None or control.agent not in offers:
+        return False
+    version = offers[control.agent]
+    return version is None or version >= (control.agent_version or 0)
 
 
 def _for_a_person(control: Control) -> list[Draft]:

@@ -53,6 +53,7 @@ def run_view(store: Store, entry: Entry, seq: int) -> dict[str, Any]:
         "status": word,
         "waiting_for": [
             *waiting_for(control, now_ms, left_s if at_head else None),
+            *(_of_versions(store, control) if at_head and word == "queued" else ()),
             *(_of_children(store, control) if at_head else ()),
         ],
         "agent": control.agent,
@@ -75,6 +76,14 @@ def run_view(store: Store, entry: Entry, seq: int) -> dict[str, Any]:
     if entry.damage is not None:
         shown["damage"] = entry.damage.detail
     return shown
+
+
+def _of_versions(store: Store, control: Control) -> list[str]:
+    """Why no worker takes the run: all that have claimed lately are of an older version."""
+    if control.agent is None or control.agent_version is None:
+        return []
+    why = store.offered.too_old_for(control.agent, control.agent_version, store.monotonic())
+    return [] if why is None else [why]
 
 
 def _of_children(store: Store, control: Control) -> list[str]:

@@ -19,7 +19,7 @@ from stillrun.status import is_runnable, next_due_ms, status
 __all__ = ["SUMMARY_VERSION", "Entry", "Ids", "Loaded", "Summary", "summarize"]
 
 
-SUMMARY_VERSION = 1  # what an older code has summed up is folded again
+SUMMARY_VERSION = 2  # what an older code has summed up is folded again
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -28,6 +28,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     version: int  # without a default: it is always written
     reducer: str
     agent: str | None
+    agent_version: int  # the least that a worker's must be: started for it, or migrated to it
     labels: dict[str, str]
     created_at_ms: int
     at_ms: int
@@ -53,6 +54,7 @@ def summarize(control: Control, now_ms: int) -> Summary:
         version=SUMMARY_VERSION,
         reducer=control.reducer,
         agent=control.agent,
+        agent_version=control.agent_version or 0,
         labels=control.labels,
         created_at_ms=control.created_at_ms,
         at_ms=control.at_ms,

@@ -39,6 +39,7 @@ from . import snapshots, starting
 from .board import Board
 from .drafts import Draft, encoded, new_event_id
 from .memory import Memory
+from .offered import Offered
 from .runs import SUMMARY_VERSION, Entry, Ids, Loaded, Summary, summarize
 from .storage import Damage as DiskDamage
 from .storage import Engine
@@ -92,6 +93,7 @@ class Store:
         self.monotonic = monotonic
         self.snapshot_every = snapshot_every
         self.board = Board()
+        self.offered = Offered()
         self.stopping = threading.Event()
         self.ready = False
         self._entries: dict[str, Entry] = {}
@@ -503,6 +505,7 @@ _UNREADABLE = Summary(
     version=SUMMARY_VERSION,
     reducer="none",
     agent=None,
+    agent_version=0,
     labels={},
     created_at_ms=0,
     at_ms=0,

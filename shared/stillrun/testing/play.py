@@ -158,7 +158,7 @@ class Play:
         claim = wire.ClaimRuns(
             worker=self._worker,
             claim=new_id(),
-            agents=[self._agent.name],
+            agents=[wire.OfferedAgent(name=self._agent.name, version=self._agent.version)],
             schema_version=SCHEMA_VERSION,
             holding=[],
             limit=1,
