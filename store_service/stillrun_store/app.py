@@ -11,6 +11,7 @@ from werkzeug.exceptions import MethodNotAllowed as WerkzeugMethodNotAllowed
 
 from stillrun.errors import Internal, MethodNotAllowed, StillrunError
 
+from .metrics import ROUTE, Metrics
 from .routes import http, operations, people, runs, workers
 from .routes.limits import Uploads, Waiting
 from .store import Store
@@ -19,7 +20,11 @@ __all__ = ["create_app"]
 
 _log = logging.getLogger(__name__)
 
-OWN_ACCEPT = ("runs.log", "workers.get_blob")  # they answer in other types and judge it themselves
+OWN_ACCEPT = (
+    "runs.log",
+    "workers.get_blob",
+    "operations.show_metrics",
+)  # they answer in other types and judge it themselves
 
 
 def create_app(store: Store, *, allowed_hosts: frozenset[str] = frozenset()) -> Flask:
@@ -28,14 +33,18 @@ def create_app(store: Store, *, allowed_hosts: frozenset[str] = frozenset()) -> 
     app.url_map.strict_slashes = True
     app.url_map.merge_slashes = False
     waiting = Waiting()
+    metrics = Metrics(store)
     app.extensions[http.UPLOADS] = Uploads()
-    app.register_blueprint(operations.blueprint(store))
+    app.extensions[http.REFUSED] = metrics.refused
+    app.register_blueprint(operations.blueprint(store, metrics))
     app.register_blueprint(runs.blueprint(store, waiting))
     app.register_blueprint(people.blueprint(store, waiting))
     app.register_blueprint(workers.blueprint(store, waiting))
 
     @app.before_request
     def judge() -> None:
+        if request.url_rule is not None:
+            request.environ[ROUTE] = (request.method, request.url_rule.rule)
         http.check_origin(allowed_hosts)
         if request.endpoint not in OWN_ACCEPT:
             http.check_accept()
@@ -64,4 +73,6 @@ def create_app(store: Store, *, allowed_hosts: frozenset[str] = frozenset()) -> 
         detail = "a defect of the store; its log has the traceback"
         return http.problem(Internal(detail, request_id=request_id))
 
+    # Outermost: whatever answers, Flask or a shorter way, is counted; it notes its ROUTE.
+    app.wsgi_app = metrics.counted(app.wsgi_app)  # type: ignore[method-assign]
     return app

@@ -93,6 +93,7 @@ class Writer:
         self._asked: OrderedDict[str, tuple[State, bytes]] = OrderedDict()
         self._wake = threading.Condition()
         self._closed = False
+        self.written = self.failed = 0
         self._thread = threading.Thread(target=self._run, name="snapshots", daemon=True)
         self._thread.start()
 
@@ -118,11 +119,14 @@ class Writer:
                 run, (state, ids) = self._asked.popitem(last=False)
             try:
                 self._write(run, state, ids)
+                self.written += 1
             except (StorageError, OSError) as error:
                 # A cache that cannot be written costs time later, never an answer now.
+                self.failed += 1
                 _log.warning("snapshot of run %s failed: %s", run, error)
             except Exception:
                 # A state that cannot be packed must not end the snapshots of all runs.
+                self.failed += 1
                 _log.exception("snapshot of run %s failed", run)
 
     def _write(self, run: str, state: State, ids: bytes) -> None:

@@ -44,6 +44,7 @@ from .runs import SUMMARY_VERSION, Entry, Ids, Loaded, Summary, summarize
 from .storage import Damage as DiskDamage
 from .storage import Engine
 from .storage import errors as disk
+from .tally import Tally
 
 __all__ = ["Store"]
 
@@ -51,6 +52,7 @@ _log = logging.getLogger(__name__)
 
 SPACE_KNOWN_S = 1.0  # asking the file system at each append would cost as much as the append
 MAX_QUEUED_PER_RUN = 8  # one slow disk must not let one run take every thread
+COMMIT_BOUNDS_S = (0.000_2, 0.001, 0.005, 0.025, 0.1, 1.0)  # good disks sync in 0.1 to 5 ms
 READ_BATCH = 1_000  # events and
 READ_BYTES = 1 << 20  # bytes read at once (one frame more at most): bounds a long fold's memory
 
@@ -96,6 +98,7 @@ class Store:
         self.offered = Offered()
         self.stopping = threading.Event()
         self.ready = False
+        self.commits: Tally[str] = Tally(COMMIT_BOUNDS_S, amounts=2)  # seconds, events, bytes
         self._entries: dict[str, Entry] = {}
         self._starting = threading.Lock()
         self._memory = Memory()
@@ -159,6 +162,11 @@ class Store:
     def close(self) -> None:
         self._snapshots.close()
         self.engine.close()
+
+    @property
+    def snapshot_counts(self) -> tuple[int, int]:
+        """Snapshots written, and those that could not be, since the start."""
+        return self._snapshots.written, self._snapshots.failed
 
     def now_ms(self) -> int:
         return int(self.clock() * 1000)
@@ -300,12 +308,15 @@ class Store:
         events = self.tried(entry, loaded.state.control, drafts, epoch=epoch)
         payloads = [encoded(event, draft.pointer) for event, draft in events]
         self._keep_reserve()
+        began = time.perf_counter()
         with _translated(self.engine, entry):
             appended = self.engine.append(entry.run, payloads)
         try:
             if appended.first_seq != events[0][0].seq:
                 raise AssertionError(f"{entry.run}: seq {appended.first_seq} on disk")
-            loaded.log_bytes += sum(map(len, payloads))
+            size = sum(map(len, payloads))
+            self.commits.note("commit", time.perf_counter() - began, len(payloads), size)
+            loaded.log_bytes += size
             return self._committed(entry, loaded, [event for event, _ in events])
         except BaseException:
             # The frame is durable and the fold may be half of it: the next request folds anew.
@@ -418,8 +429,10 @@ class Store:
         state = fold_into(new_state(), [event])
         payload = encoded(event)
         self._keep_reserve()
+        began = time.perf_counter()
         with _translated(self.engine):
             self.engine.create(run, created.log_id, [payload])
+        self.commits.note("commit", time.perf_counter() - began, 1, len(payload))
         loaded = Loaded(state=state, ids=Ids(), log_bytes=len(payload))
         loaded.ids.add(event.id)
         entry = Entry(

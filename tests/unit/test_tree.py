@@ -194,6 +194,13 @@ RULES = [
         plant=("stillrun_agent.worker", "def f(p):\n    p.write_text('x')"),
     ),
     Rule(
+        says="the text of metrics has one home",
+        within=PRODUCT,
+        homes=("stillrun_store.metrics",),
+        names=("prometheus_client",),
+        plant=("stillrun_store.store", "from prometheus_client import Counter"),
+    ),
+    Rule(
         says="docker is for tests",
         within=PRODUCT,
         names=("docker",),

@@ -28,7 +28,8 @@ __all__ = ["answer", "body", "check_origin", "limit_param", "params", "problem",
 
 MSGPACK_TYPES = frozenset({codec.MSGPACK, "application/msgpack", "application/x-msgpack"})
 JSON_TYPES = frozenset({"application/json", "application/x-www-form-urlencoded", ""})
-UPLOADS = "stillrun_uploads"  # where the app keeps its places for bodies
+UPLOADS = "stillrun_uploads"  # where the app keeps its places for bodies, and
+REFUSED = "stillrun_refused"  # what it is told of each problem's code
 
 T = TypeVar("T")
 
@@ -192,6 +193,7 @@ def problem(error: StillrunError) -> Response:
         **facts,
     }
     data = codec.encode_json(shown)
+    current_app.extensions[REFUSED](error.code)
     response = Response(data, error.status, mimetype="application/problem+json")
     if error.retryable:
         response.headers["Retry-After"] = "1"

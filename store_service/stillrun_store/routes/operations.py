@@ -9,15 +9,18 @@ from flask import Blueprint, Response, request
 from stillrun.errors import CHECK_CODES, CODES, NotFound
 from stillrun.schema import SCHEMA_VERSION
 
+from ..metrics import CONTENT_TYPE, Metrics
 from ..store import Store
 from . import http
 
 __all__ = ["blueprint"]
 
 VERSION = "0.1.0"
+# A scraper names the version with the type, a browser does not.
+TEXT_TYPES = ("text/plain", "text/plain;version=0.0.4", "text/plain;version=0.0.4;charset=utf-8")
 
 
-def blueprint(store: Store) -> Blueprint:
+def blueprint(store: Store, metrics: Metrics) -> Blueprint:
     """The routes over this store."""
     bp = Blueprint("operations", __name__)
 
@@ -30,6 +33,7 @@ def blueprint(store: Store) -> Blueprint:
             "effects": "/effects?status=in_doubt",
             "health": "/healthz",
             "ready": "/readyz",
+            "metrics": "/metrics",
             "problems": "/problems/{code}",
         }
         return http.answer(
@@ -64,6 +68,12 @@ def blueprint(store: Store) -> Blueprint:
             "snapshots_ignored": store.engine.snapshot_fault_count,
         }
         return http.answer(shown, 200 if ready else 503)
+
+    @bp.get("/metrics")
+    def show_metrics() -> Response:
+        http.params()
+        http.check_accept(*TEXT_TYPES, structured=False)
+        return Response(metrics.text(), content_type=CONTENT_TYPE)
 
     @bp.get("/problems/<code>")
     def problems(code: str) -> Response:

@@ -303,6 +303,10 @@ class Engine:
         """Bytes an append may still take on the volume, as the file system says."""
         return self._files.free_bytes(self._dir.path)
 
+    def free_inodes(self) -> int:
+        """Files the volume can still take, as the file system says."""
+        return self._files.free_inodes(self._dir.path)
+
     def has_reserve(self) -> bool:
         """Whether the volume has more left than what is kept for deletions."""
         reserve = min(self._files.volume_bytes(self._dir.path) // 100, MAX_RESERVE_BYTES)

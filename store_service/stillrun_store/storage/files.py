@@ -122,6 +122,10 @@ class OsFiles:
         volume = os.statvfs(path)
         return volume.f_blocks * volume.f_frsize
 
+    def free_inodes(self, path: Path) -> int:
+        """Files that this user may still make on that volume; 0 too where it has no such limit."""
+        return os.statvfs(path).f_favail
+
     def writable(self, path: Path) -> bool:
         """Whether this process may create files in the directory (as far as permissions say)."""
         return os.access(path, os.W_OK | os.X_OK)
