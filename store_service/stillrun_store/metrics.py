@@ -29,7 +29,7 @@ PREFIX = "stillrun_store"
 ROUTE = "stillrun.route"  # in a request's environ: method and template, from whoever matched it
 UNMATCHED = ("-", "unmatched")
 
-Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+Wsgi = Callable[..., Iterable[bytes]]
 
 
 class Metrics:
