@@ -1,6 +1,6 @@
 """`python -m stillrun_store`: serve one data directory over HTTP, by flags or variables.
 
-With a word before the flags, something else: `dump`, and `serve` for the same.
+With a word before the flags, one of `commands`, or `serve` for the same.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from granian.constants import Interfaces
 from granian.log import LogLevels
 from granian.server.mp import MPServer
 
-from .commands import dump
+from .commands import backup, dump, restore
 from .config import BadSetting, Config
 from .routes.limits import THREADS
 from .serve import serve
 
 STOP_S = 5  # after that the server process is killed; what was answered is on the disk anyway
-COMMANDS = {"dump": dump}
+COMMANDS = {"backup": backup, "dump": dump, "restore": restore}
 SETTINGS = ("STORE_DATA", "STORE_LISTEN", "ALLOWED_HOSTS", "SNAPSHOT_EVERY", "LOG_LEVEL")
 
 

@@ -11,10 +11,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from stillrun.errors import StillrunError
 from stillrun.process import die_with_parent, on_stop
 
 from .app import create_app
 from .config import Config
+from .restored import pause_restored
 from .storage import Engine, StorageError
 from .store import Store
 from .timers import Timers
@@ -53,6 +55,12 @@ def serve(
         sys.stderr.flush()
         os._exit(EXIT_CANNOT_START)
     store = Store(engine, snapshot_every=config.snapshot_every)
+    try:
+        pause_restored(store)
+    except StillrunError as error:
+        sys.stderr.write(f"stillrun-store cannot start: restored runs: {error}\n")
+        sys.stderr.flush()
+        os._exit(EXIT_CANNOT_START)
     timers = Timers(store)
     flight = _InFlight(create_app(store, allowed_hosts=config.allowed_hosts))
     stopping = threading.Lock()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from pathlib import Path
 from typing import Any
 
-from readme import README, blocks, section, table_variables
+from readme import README, blocks, commands, section, table_variables
 from stillrun_agent.config import Config as AgentConfig
 from stillrun_agent.registry import Registry
+from stillrun_store.__main__ import COMMANDS
 from stillrun_store.app import create_app
 from stillrun_store.config import Config as StoreConfig
 from stillrun_store.storage import Engine
@@ -44,6 +46,30 @@ def test_every_route_of_the_store_is_in_the_readme(tmp_path):
     for rule in rules:
         last_word = re.sub(r"/<[^>]+>$", "", rule).rpartition("/")[2]
         assert re.search(rf"/{last_word}\b" if last_word else "`GET /`", written), rule
+
+
+def test_the_backup_of_the_readme_can_be_restored_as_it_says(tmp_path):
+    """The commands after `store`, with the folders of the container in `tmp_path`."""
+    Engine.open(tmp_path / "data").close()
+    typed = [
+        line for block in blocks(section("Backup and restore"), "sh") for line in commands(block)
+    ]
+    words = [
+        re.split(r" store (?=backup|restore)", line)[1].split()
+        for line in typed
+        if " store " in line
+    ]
+    assert [name for name, *_ in words] == ["backup", "restore"]
+    (tmp_path / "backups").mkdir()
+    for name, *arguments in words:
+        if name == "restore":
+            (tmp_path / "data").rename(tmp_path / "lost")
+        parser = argparse.ArgumentParser()
+        COMMANDS[name].add_arguments(parser)
+        parser.set_defaults(store_data=tmp_path / "data")
+        given = parser.parse_args([f"{tmp_path}{argument}" for argument in arguments])
+        assert COMMANDS[name].run(given) == 0
+    assert Engine.open(tmp_path / "data").close() is None
 
 
 def test_every_setting_that_the_readme_names_is_read_somewhere():

@@ -4,6 +4,7 @@ The files are drawn in FORMAT.md. All file calls are in `files`, all bytes in `f
 
 from .engine import Engine
 from .errors import (
+    BadBackup,
     BadBlob,
     DamagedLog,
     DataDirBusy,
@@ -30,6 +31,7 @@ from .info import (
 
 __all__ = [
     "Appended",
+    "BadBackup",
     "BadBlob",
     "Damage",
     "DamagedLog",

@@ -10,6 +10,7 @@ import re
 import secrets
 import time
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 from .durable import FailStop, replace_file
@@ -17,10 +18,12 @@ from .errors import DataDirBusy, DataDirUnusable, StorageError, UnsupportedForma
 from .files import Files
 from .format import FORMAT_VERSION
 
-__all__ = ["OURS", "DataDir"]
+__all__ = ["OURS", "RESTORING", "DataDir", "read_format", "read_store", "store_text", "write_text"]
 
 LOCK_WAIT_S = 2.0  # a predecessor that was just killed frees its lock within this time
 LOCK_RETRY_S = 0.02
+
+RESTORING = "restoring"  # in FORMAT, for as long as a restore writes the directory
 
 OURS = re.compile(r"LOCK|runs|blobs|index|(FORMAT|store\.json)(\.tmp)?")
 _STORE_ID = re.compile(r"[0-9a-f]{32}")
@@ -40,12 +43,12 @@ class DataDir:
         self._lock_path = path / "LOCK"
         try:
             files.makedirs(path)
-            self._check_format()
+            read_format(files, path)
             self._lock_fd = self._lock()
         except OSError as error:
             raise DataDirUnusable(path, str(error)) from error
         try:
-            self.store_id = self._prepare()
+            self.store = self._prepare()
         except (OSError, StorageError) as error:
             files.close(self._lock_fd)
             if isinstance(error, OSError):
@@ -76,62 +79,86 @@ class DataDir:
                 raise DataDirBusy(f"{self.path}: another process holds {self._lock_path.name}")
             time.sleep(LOCK_RETRY_S)
 
-    def _prepare(self) -> str:
+    def _prepare(self) -> dict[str, Any]:
         files = self._files
-        known = self._check_format()
+        known = read_format(files, self.path)
         has_runs = files.exists(self.runs) and bool(files.scan(self.runs))
         if has_runs and not known:
             raise UnsupportedFormat(f"{self.path}: there are runs but no FORMAT: restore it")
         if not known:
             files.fsync_dir(self.path.parent)
-            self._write("FORMAT", f"{FORMAT_VERSION}\n")
-        store_id = self._read_store_id()
-        if store_id is None:
+            write_text(files, self._fail_stop, self.path / "FORMAT", f"{FORMAT_VERSION}\n")
+        known_store = read_store(files, self.path)
+        if known_store is None:
             if has_runs:
                 raise DataDirUnusable(self.path, "there are runs but no store.json: restore it")
-            store_id = secrets.token_hex(16)
-            known_by = {"store_id": store_id, "crc32": crc32(store_id.encode())}
-            self._write("store.json", json.dumps(known_by) + "\n")
+            known_store = {"store_id": secrets.token_hex(16)}
+            self.write_store(known_store)
         for directory in (self.runs, self.blobs, self.index):
             files.makedirs(directory)
             if not files.writable(directory):
                 raise DataDirUnusable(directory, "not writable for this user")
         files.fsync_dir(self.path)
-        return store_id
+        return known_store
 
-    def _check_format(self) -> bool:
-        """Whether FORMAT is there and ours."""
-        text = self._read_text("FORMAT")
-        if text is None:
-            return False
-        if text.strip() != str(FORMAT_VERSION):
-            raise UnsupportedFormat(
-                f"{self.path}: FORMAT is {text.strip()[:40]!r}, this code knows {FORMAT_VERSION}"
-            )
-        return True
+    def write_store(self, known: dict[str, Any]) -> None:
+        """Replace store.json."""
+        write_text(self._files, self._fail_stop, self.path / "store.json", store_text(known))
+        self.store = known
 
-    def _read_store_id(self) -> str | None:
-        text = self._read_text("store.json")
-        if text is None:
-            return None
-        try:
-            known_by = json.loads(text)
-            store_id = known_by["store_id"]
-            # A flipped bit turns one store id into another, and agents would refuse the store.
-            whole = known_by.get("crc32") in (None, crc32(store_id.encode()))
-            if whole and _STORE_ID.fullmatch(store_id):
-                return str(store_id)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            pass
-        raise DataDirUnusable(self.path / "store.json", "holds no store id: restore it")
 
-    def _read_text(self, name: str) -> str | None:
-        try:
-            return self._files.read(self.path / name).decode(errors="replace")
-        except FileNotFoundError:
-            return None
+def read_format(files: Files, path: Path) -> bool:
+    """Whether FORMAT is there and ours; UnsupportedFormat if it is another's."""
+    text = _read_text(files, path / "FORMAT")
+    if text is None:
+        return False
+    if text.strip() == RESTORING:
+        raise UnsupportedFormat(
+            f"{path}: a restore into it never finished: empty it and restore once more"
+        )
+    if text.strip() != str(FORMAT_VERSION):
+        raise UnsupportedFormat(
+            f"{path}: FORMAT is {text.strip()[:40]!r}, this code knows {FORMAT_VERSION}"
+        )
+    return True
 
-    def _write(self, name: str, text: str) -> None:
-        path = self.path / name
-        temp = path.with_suffix(path.suffix + ".tmp")
-        replace_file(self._files, self._fail_stop, path, temp, text.encode())
+
+def read_store(files: Files, path: Path) -> dict[str, Any] | None:
+    """What store.json says, at least the store id; None if it is missing."""
+    text = _read_text(files, path / "store.json")
+    if text is None:
+        return None
+    try:
+        known = json.loads(text)
+        # A flipped bit turns one store id into another, and agents would refuse the store.
+        whole = known.pop("crc32", None) in (None, _crc(known))
+        if whole and _STORE_ID.fullmatch(known["store_id"]):
+            return dict(known)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        pass
+    raise DataDirUnusable(path / "store.json", "holds no store id: restore it")
+
+
+def store_text(known: dict[str, Any]) -> str:
+    """The text of store.json."""
+    return json.dumps({**known, "crc32": _crc(known)}) + "\n"
+
+
+def _crc(known: dict[str, Any]) -> int:
+    """Of the store id, and of what a restore has written beside it."""
+    restored = known.get("restored")
+    beside = "" if restored is None else json.dumps(restored, sort_keys=True, separators=(",", ":"))
+    return crc32((known["store_id"] + beside).encode())
+
+
+def write_text(files: Files, fail_stop: FailStop, path: Path, text: str) -> None:
+    """A small file that is whole or as it was, durable on return."""
+    temp = path.with_suffix(path.suffix + ".tmp")
+    replace_file(files, fail_stop, path, temp, text.encode())
+
+
+def _read_text(files: Files, path: Path) -> str | None:
+    try:
+        return files.read(path).decode(errors="replace")
+    except FileNotFoundError:
+        return None

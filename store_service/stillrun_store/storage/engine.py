@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from .blobs import Blobs
 from .datadir import DataDir
@@ -59,7 +60,7 @@ class Engine:
     ) -> None:
         self._fail_stop = FailStop(on_fatal)
         self._dir = DataDir(files, data_dir, self._fail_stop)
-        self.store_id = self._dir.store_id
+        self.store_id = str(self._dir.store["store_id"])
         self._files = files
         self._handles = Handles(files)
         self._reader = LogReader(files, self._handles, lambda log: self._upkeep.changed(log))
@@ -118,6 +119,16 @@ class Engine:
         engine = cls(Path(data_dir), files or OsFiles(), seal_after_s, on_fatal, max_segment_bytes)
         engine._upkeep.start()
         return engine
+
+    @property
+    def restored(self) -> dict[str, Any] | None:
+        """What store.json says of the restore that made this directory, if one did."""
+        found: dict[str, Any] | None = self._dir.store.get("restored")
+        return found
+
+    def note_restored(self, restored: dict[str, Any]) -> None:
+        """Replace what store.json says of it, durably. DiskFull, OutcomeUnknown."""
+        self._dir.write_store(self._dir.store | {"restored": restored})
 
     def runs(self) -> list[RunInfo]:
         """All runs, in no order."""

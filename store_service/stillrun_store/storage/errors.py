@@ -10,6 +10,7 @@ StorageError
 ├── DamagedLog         this run is refused from that seq on; others work (run, seq, detail)
 ├── DiskFull           nothing was written; the same call works once there is space
 ├── OutcomeUnknown     the disk failed: written or not, nobody knows; the process must end
+├── BadBackup          not made or not restored as asked: the text names the file or folder
 └── BadBlob            bytes and hash do not belong together
 """
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 from pathlib import Path
 
 __all__ = [
+    "BadBackup",
     "BadBlob",
     "DamagedLog",
     "DataDirBusy",
@@ -85,6 +87,10 @@ class DiskFull(StorageError):
 
 class OutcomeUnknown(StorageError):
     """A sync or an undo failed. Never retried, never acknowledged; every later write is refused."""
+
+
+class BadBackup(StorageError):
+    """A backup cannot be made there, or is not whole; nothing was published."""
 
 
 class BadBlob(StorageError):

@@ -6,7 +6,6 @@ read, and marked as unverified where the chain of checksums was lost."""
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -15,6 +14,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from .datadir import OURS as ROOT_NAMES
+from .datadir import read_store
+from .errors import DataDirUnusable
 from .files import Files, StatEntry
 from .format import (
     FORMAT_VERSION,
@@ -96,12 +97,15 @@ def _head(files: Files, data_dir: Path) -> Generator[Item, None, bool]:
         return False
     else:
         yield Item("FORMAT", "format", 0, None, {"content": text.strip()})
-    text = _text(files, data_dir / "store.json")
     try:
-        yield Item("store.json", "store", 0, None, {"content": json.loads(text or "")})
-    except ValueError as error:
-        detail = "it is missing" if text is None else f"it is not JSON: {error}"
-        yield _damage("store.json", 0, None, detail)
+        store = read_store(files, data_dir)
+    except DataDirUnusable as error:
+        yield _damage("store.json", 0, None, error.reason)
+    else:
+        if store is None:
+            yield _damage("store.json", 0, None, "it is missing")
+        else:
+            yield Item("store.json", "store", 0, None, {"content": store})
     return True
 
 
