@@ -122,6 +122,7 @@ class FrameBytes(NamedTuple):
 _encode = msgspec.msgpack.Encoder().encode
 _decode_events = msgspec.msgpack.Decoder(list[bytes]).decode
 _decode_first = msgspec.msgpack.Decoder(list[Any]).decode
+_UNREADABLE = (msgspec.MsgspecError, RecursionError)  # a flipped bit may turn text into nesting
 
 
 def body_crc(
@@ -169,7 +170,7 @@ def decode_body(
             return None, _decode_events(body)
         first, *events = _decode_first(body) or [None]
         return msgspec.convert(first, Origin), msgspec.convert(events, list[bytes])
-    except msgspec.MsgspecError as error:
+    except _UNREADABLE as error:
         raise ValueError(f"its body is not events: {error}") from error
 
 
@@ -220,7 +221,7 @@ def decode_snapshot(data: bytes) -> tuple[SnapshotHead, str, bytes]:
         raise ValueError("its body does not verify")
     try:
         run, body = msgspec.msgpack.decode(packed, type=tuple[str, bytes])
-    except msgspec.MsgspecError as error:
+    except _UNREADABLE as error:
         raise ValueError(f"its body is no snapshot: {error}") from error
     return head, run, body
 
@@ -264,7 +265,7 @@ def decode_index(data: bytes) -> Iterator[tuple[IndexRecord, int]]:
             return
         try:
             record = _decode_record(view[start:end])
-        except msgspec.MsgspecError:
+        except _UNREADABLE:
             return
         yield record, end
         at = end

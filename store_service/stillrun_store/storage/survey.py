@@ -259,7 +259,7 @@ class _Run:
                 found = _next_frame(pread(size - bad.offset, bad.offset), log_id, bad.seq)
                 if found is None:
                     return
-                start = yield from self._unverified(name, pread, bad.offset + found)
+                start = yield from self._unverified(name, pread, bad.offset + found, size)
                 log_id = FRAME.unpack(pread(FRAME.size, bad.offset + found))[0]  # type: ignore[index]
         except OSError as error:
             yield self._stop(file_name, 0, first_seq, f"cannot be read: {error}", 0)
@@ -273,7 +273,9 @@ class _Run:
         facts = {"detail": detail, "bytes": size}
         return Item(f"{self._file}/{file_name}", kind, offset, seq, facts)
 
-    def _unverified(self, name: str, pread: Pread, at: int) -> Generator[Item, None, Place]:
+    def _unverified(
+        self, name: str, pread: Pread, at: int, size: int
+    ) -> Generator[Item, None, Place]:
         """The first frame after damage; answers where the next one starts."""
         head = FRAME.unpack(pread(FRAME.size, at))
         assert head is not None
@@ -284,7 +286,9 @@ class _Run:
         kind = "frame" if count else "seal"
         yield Item(name, kind, at, first_seq, {**_frame_facts(log_id, frame), "verified": False})
         try:
-            _, events = decode_body(pread(length, at + FRAME.size), with_origin=at == 0)
+            # No more than there is: a length may ask for a gigabyte that the file does not have.
+            body = pread(min(length, size - at - FRAME.size), at + FRAME.size)
+            _, events = decode_body(body, with_origin=at == 0)
         except ValueError:
             events = []
         for seq, event in enumerate(events, start=first_seq):

@@ -350,6 +350,24 @@ def test_a_copy_of_a_run_directory_is_reported_and_not_served(data, open_engine)
     assert tree(copied) == before
 
 
+def test_a_first_frame_that_turned_into_deep_nesting_is_damage(tmp_path, open_engine):
+    """Its events look like nested arrays once their length is gone; a decoder gives up on these
+    in a way of its own, and the store must start all the same."""
+    data = tmp_path / "data"
+    with open_engine(data, files=Unsynced()) as engine:
+        engine.create("run", LOG_ID, [b"\x91" * 3_000] * 20)
+        engine.create("other", OTHER_ID, [b"other"])
+    shutil.rmtree(data / "index")
+    path = segment(data)
+    whole = path.read_bytes()
+    at = whole.index(b"\xc5\x0b\xb8\x91")
+    path.write_bytes(whole[:at] + bytes(3) + whole[at + 3 :])
+    with open_engine(data, files=Unsynced()) as engine:
+        [damage] = engine.recovery.damaged
+        assert damage.directory == path.parent.name
+        assert engine.read("other", 1, 1) == [b"other"]
+
+
 # --- what cannot be read
 
 
