@@ -92,8 +92,9 @@ class _Backup:
             if _RUN_NAME.fullmatch(entry.name) and entry.is_dir:
                 self._copy_run(entry.name)
         self._copy_blobs()
-        while self._copy_graves():
-            pass  # another run may have been deleted meanwhile
+        # Another may be deleted meanwhile, and a list made during a rename may have neither name.
+        while self._copy_graves() or self._copy_graves():
+            pass
         for entry in files.scan(self._runs):
             is_run = _RUN_NAME.fullmatch(entry.name) and entry.is_dir
             if not is_run and grave_name(entry) is None and not is_attempt(entry):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -131,15 +132,18 @@ class OsFiles:
         return os.access(path, os.W_OK | os.X_OK)
 
     def scan(self, path: Path) -> list[StatEntry]:
-        """The entries of a directory, in no order; links are not followed."""
+        """The entries of a directory, in no order; links are not followed.
+
+        What goes away or changes its name meanwhile may be missing, or be there twice."""
         entries = []
         with os.scandir(path) as listing:
             for entry in listing:
                 if entry.is_dir(follow_symlinks=False):
                     entries.append(StatEntry(entry.name, True, 0))
                 elif entry.is_file(follow_symlinks=False):
-                    size = entry.stat(follow_symlinks=False).st_size
-                    entries.append(StatEntry(entry.name, False, size))
+                    with suppress(FileNotFoundError):
+                        size = entry.stat(follow_symlinks=False).st_size
+                        entries.append(StatEntry(entry.name, False, size))
                 else:
                     entries.append(StatEntry(entry.name, False, 0))
         return entries

@@ -170,7 +170,21 @@ def test_what_is_not_the_stores_is_named_and_left_out(data, tmp_path):
 # --- meanwhile
 
 
-def test_a_run_that_grows_and_rolls_between_index_and_log_is_no_damage(data, tmp_path):
+def second_segment_opens(call: str, path: Path) -> bool:
+    first = segment(Path(), "run").name
+    return call == "open_read" and path.suffix == ".log" and path.name > first
+
+
+def blobs_are_listed(call: str, path: Path) -> bool:
+    return call == "scan" and path.name == "blobs"
+
+
+def a_snapshot_opens(call: str, path: Path) -> bool:
+    return call == "open_read" and path.suffix == ".snap"
+
+
+@pytest.mark.parametrize("when", [a_snapshot_opens, second_segment_opens, blobs_are_listed])
+def test_a_run_that_grows_and_rolls_meanwhile_is_no_damage(data, tmp_path, when):
     engine = opened(data)
     try:
 
@@ -180,7 +194,7 @@ def test_a_run_that_grows_and_rolls_between_index_and_log_is_no_damage(data, tmp
                 engine.put_snapshot("run", seq, b"state")
             engine.flush()
 
-        files = Meanwhile(lambda call, path: path.suffix == ".snap", grow)
+        files = Meanwhile(when, grow)
         made = back_up(files, data, tmp_path / "b", ABOUT)
         assert files.done
         assert [run["damage"] for run in made["runs"]] == [None, None]
@@ -195,15 +209,6 @@ def test_a_run_that_grows_and_rolls_between_index_and_log_is_no_damage(data, tmp
         assert events_of(engine, "run") == [payload(s) for s in range(1, heads["run"] + 1)]
     finally:
         engine.close()
-
-
-def second_segment_opens(call: str, path: Path) -> bool:
-    first = segment(Path(), "run").name
-    return call == "open_read" and path.suffix == ".log" and path.name > first
-
-
-def blobs_are_listed(call: str, path: Path) -> bool:
-    return call == "scan" and path.name == "blobs"
 
 
 @pytest.mark.parametrize("when", [second_segment_opens, blobs_are_listed])
