@@ -15,7 +15,7 @@ from typing import Any
 from stillrun import wire
 from stillrun.agent import Tool
 from stillrun.client import Interrupted, StoreClient
-from stillrun.errors import RunNotFound, StillrunError
+from stillrun.errors import RunDeleted, RunNotFound, StillrunError
 from stillrun.events import Problem
 from stillrun.state import Control
 
@@ -40,7 +40,20 @@ def child_of(run: str, effect: str) -> str:
 def ask_child(
     client: StoreClient, call: Call, tool: Tool, args: Any, seed: int, stop: threading.Event
 ) -> Outcome:
-    """Start the child, or find it, and give it a moment to end. Raises what the store refuses."""
+    """Start the child, or find it, and give it a moment to end. Raises what the store refuses.
+
+    A child that was deleted is never started again: its call fails as `child_deleted`.
+    """
+    try:
+        return _asked(client, call, tool, args, seed, stop)
+    except RunDeleted as error:
+        problem = Problem(type="child_deleted", message=error.detail[:MAX_MESSAGE_CHARS])
+        return Outcome(call=call, what="raised", error=problem)
+
+
+def _asked(
+    client: StoreClient, call: Call, tool: Tool, args: Any, seed: int, stop: threading.Event
+) -> Outcome:
     child = child_of(call.run, call.effect)
     assert tool.agent is not None
     start = wire.StartRun(

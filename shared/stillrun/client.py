@@ -363,6 +363,12 @@ class StoreClient:
         """POST /runs/{run}/unpause."""
         return self._people(f"/runs/{_part(run)}/unpause", body or wire.Unpause())
 
+    def delete(self, run: str, by: wire.By | None = None) -> dict[str, Any]:
+        """DELETE /runs/{run}: for ever. {"run", "deleted", "at", "by", "reason"}, of the first."""
+        body = _with_id(by or wire.By())
+        found: dict[str, Any] = self._send("DELETE", f"/runs/{_part(run)}", body)
+        return found
+
     # --- blobs
 
     def put_blob(self, data: bytes, *, stop: threading.Event | None = None) -> str:

@@ -93,7 +93,7 @@ class Appended(Body):
 
 
 class By(Body, omit_defaults=True):
-    """POST cancel, pause."""
+    """POST cancel, pause; DELETE /runs/{run}."""
 
     by: str | None = None
     reason: str | None = None

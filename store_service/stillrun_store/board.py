@@ -90,6 +90,17 @@ class Board:
         firsts = [next(iter(runs.items())) for runs in queues]
         return min(firsts, key=lambda item: item[1])[0] if firsts else None
 
+    def forget(self, entry: Entry) -> None:
+        """Take a deleted run off the board. The caller holds the entry's lock."""
+        run = entry.run
+        with self._lock:
+            self._queue(run, None)
+            self._hold(run, None)
+            self._note_due(run, None)
+            self._lease_looks.pop(run, None)
+            if self._open_waits.pop(run, 0):
+                self._waits.notify_all()
+
     def _hold(self, run: str, worker: str | None) -> None:
         before = self._holder.get(run)
         if before == worker:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stillrun import codec
-from stillrun.errors import Damaged
+from stillrun.errors import Damaged, RunDeleted
 from stillrun.events import Event
 from stillrun.reducers import fold_into
 from stillrun.state import Control, State, new_state, view_effect, view_wait
@@ -67,18 +67,19 @@ def live_effects(store: Store, status: str) -> list[dict[str, Any]]:
     found = []
     for entry in store.entries():
         if entry.summary.live_effects:
-            control = _control_of(store, entry)
+            control = _control_of(store, entry.run)
             effects = {} if control is None else control.effects
             shown = [view_effect(effect) for effect in effects.values()]
             found += [{"run": entry.run, **one} for one in shown if one["status"] == status]
     return found
 
 
-def _control_of(store: Store, entry: Entry) -> Control | None:
+def _control_of(store: Store, run: str) -> Control | None:
     """The run as it stands, or None where it cannot be read: one damaged run hides no other."""
     try:
+        entry = store.entry(run)
         return store.state_at(entry, entry.head_seq).state.control
-    except Damaged:
+    except (Damaged, RunDeleted):
         return None
 
 
@@ -92,7 +93,7 @@ def open_waits(store: Store) -> list[dict[str, Any]]:
     """The inbox: open waits of all runs, oldest first, each with its run."""
     found = []
     for run in store.board.waiting_runs():
-        control = _control_of(store, store.entry(run))
+        control = _control_of(store, run)
         waits = {} if control is None else control.waits
         found += [{"run": run, **view_wait(wait)} for wait in waits.values()]
     return sorted(found, key=lambda wait: (wait["opened_at"], wait["run"], wait["wait"]))

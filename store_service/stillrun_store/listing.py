@@ -6,7 +6,7 @@ import base64
 import binascii
 from typing import Any
 
-from stillrun.errors import Damaged, InvalidParameter, StillrunError
+from stillrun.errors import Damaged, InvalidParameter, RunDeleted, StillrunError
 from stillrun.state import Control
 from stillrun.status import status, waiting_for
 from stillrun.values import rfc3339
@@ -112,7 +112,7 @@ def _lease(control: Control, left_s: float | None) -> dict[str, Any] | None:
 
 
 def _storage(store: Store, entry: Entry, control: Control) -> dict[str, Any]:
-    sizes = store.engine.sizes(entry.run)
+    sizes = store.sizes(entry)
     return {
         "model": control.storage.model,
         "every": control.storage.every or store.snapshot_every,
@@ -166,8 +166,8 @@ def _word(store: Store, entry: Entry) -> str:
     if word == "waiting" and summary.due_ms is not None and summary.due_ms <= store.now_ms():
         try:
             word = status(store.state_at(entry, entry.head_seq).state.control, store.now_ms())
-        except Damaged:
-            return word  # one damaged run must not hide all others
+        except (Damaged, RunDeleted):
+            return word  # one damaged run, or one just deleted, must not hide all others
     return shown_status(word, entry.lease_until is not None)
 
 

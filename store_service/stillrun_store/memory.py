@@ -37,6 +37,11 @@ class Memory:
                 return
             self._drop(victim)
 
+    def forget(self, entry: Entry) -> None:
+        """The entry's run was deleted; the caller holds its lock."""
+        with self._lock:
+            self._bytes -= self._recent.pop(entry.run, (entry, 0))[1]
+
     def _drop(self, victim: Entry) -> None:
         # Never wait here: two runs evicting each other would hold both locks for ever.
         if not victim.lock.acquire(blocking=False):

@@ -104,7 +104,7 @@ class Metrics:
             summary, until = entry.summary, entry.lease_until
             if entry.damage is not None:
                 damaged += 1
-            elif not summary.deleted:
+            else:
                 leased = until is not None and until > now
                 leases += leased
                 waits += summary.open_waits

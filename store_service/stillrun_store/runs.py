@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from stillrun.errors import Damaged
+from stillrun.errors import Damaged, RunDeleted
 from stillrun.state import Control, State
 from stillrun.status import is_runnable, next_due_ms, status
 
@@ -41,7 +41,6 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     open_waits: int = 0
     live_effects: int = 0
     parent: str | None = None
-    deleted: bool = False
 
     @property
     def closed(self) -> bool:
@@ -67,7 +66,6 @@ def summarize(control: Control, now_ms: int) -> Summary:
         open_waits=len(control.waits),
         live_effects=len(control.effects),
         parent=None if control.parent is None else control.parent.run,
-        deleted=control.deleted,
     )
 
 
@@ -134,9 +132,16 @@ class Entry:
     loaded: Loaded | None = None
     lease_until: float | None = None
     damage: Damaged | None = None
+    deleted: bool = False  # for those who hold the entry: nobody finds it any more
     snapshot_asked: int = 0
+
+    def refuse_deleted(self) -> None:
+        """Raise RunDeleted if the run was deleted."""
+        if self.deleted:
+            raise RunDeleted(f"run {self.run!r} was deleted; ids are never reused", run=self.run)
 
     def refuse_damage(self) -> None:
         """Raise the damage, if there is any: a new error each time, for each has its own trace."""
+        self.refuse_deleted()
         if self.damage is not None:
             raise type(self.damage)(self.damage.detail, **self.damage.facts)

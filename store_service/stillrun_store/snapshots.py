@@ -19,7 +19,7 @@ from stillrun.state import State
 
 from .runs import Entry, Ids
 from .storage import Engine
-from .storage.errors import StorageError
+from .storage.errors import NoSuchRun, StorageError
 
 __all__ = ["Writer", "read"]
 
@@ -103,6 +103,11 @@ class Writer:
             self._asked[entry.run] = (state, ids)
             self._wake.notify()
 
+    def forget(self, run: str) -> None:
+        """The run was deleted: what waits for it is not written."""
+        with self._wake:
+            self._asked.pop(run, None)
+
     def close(self) -> None:
         """Write what was asked for, then stop."""
         with self._wake:
@@ -120,6 +125,8 @@ class Writer:
             try:
                 self._write(run, state, ids)
                 self.written += 1
+            except NoSuchRun:
+                pass  # deleted meanwhile
             except (StorageError, OSError) as error:
                 # A cache that cannot be written costs time later, never an answer now.
                 self.failed += 1

@@ -42,7 +42,7 @@ from .memory import Memory
 from .offered import Offered
 from .runs import SUMMARY_VERSION, Entry, Ids, Loaded, Summary, summarize
 from .storage import Damage as DiskDamage
-from .storage import Engine
+from .storage import Engine, Sizes
 from .storage import errors as disk
 from .tally import Tally
 
@@ -62,6 +62,9 @@ def _translated(engine: Engine, entry: Entry | None = None) -> Iterator[None]:
     """The one border at which the engine's errors become the tree of `stillrun.errors`."""
     try:
         yield
+    except disk.DroppedRun as error:
+        detail = f"run {error.run!r} was deleted; ids are never reused"
+        raise RunDeleted(detail, run=error.run) from error
     except disk.DiskFull as error:
         raise DiskFull(str(error)) from error
     except disk.OutcomeUnknown as error:
@@ -182,17 +185,52 @@ class Store:
         if entry is None:
             if not self.ready:
                 raise Recovering("still reading the data directory")
+            self._refuse_deleted(run)
             raise RunNotFound(run)
-        if entry.summary.deleted:
-            raise RunDeleted(f"run {run!r} was deleted", run=run)
         return entry
+
+    def _refuse_deleted(self, run: str) -> None:
+        if self.engine.tombstone(run) is not None:
+            raise RunDeleted(f"run {run!r} was deleted; ids are never reused", run=run)
+
+    def drop(self, run: str, last_event: Callable[[int, int], bytes]) -> Summary | None:
+        """Delete the run for ever; its summary, None where nothing of it could be read.
+
+        `last_event(head_seq, at_ms)` makes what is kept. RunNotFound; RunDeleted if it was deleted
+        before; DiskFull, Overloaded: nothing has happened; OutcomeUnknown.
+        """
+        if self.stopping.is_set():
+            raise Stopping("the store is going down")
+        with self._starting:  # one that is being started is not yet among the entries
+            entry = self._entries.get(run)
+            if entry is None:
+                try:
+                    with _translated(self.engine):
+                        self.engine.drop(run, last_event(0, 0))
+                except disk.NoSuchRun:
+                    raise RunNotFound(run) from None
+                return None
+        with entry.lock:  # not of the queue of writers: the way out of a crowded run, too
+            entry.refuse_deleted()
+            with _translated(self.engine, entry):
+                self.engine.drop(run, last_event(entry.head_seq, entry.summary.at_ms))
+            entry.deleted, entry.loaded, entry.lease_until = True, None, None
+            del self._entries[run]
+            self.board.forget(entry)
+            self._memory.forget(entry)
+            self._snapshots.forget(run)
+        with entry.changed:
+            entry.changed.notify_all()  # polls and streams end
+        return entry.summary
 
     def put_back(self, runs: list[str]) -> None:
         """Show runs on the board again that were taken off it and left as they were."""
         for run in runs:
-            entry = self._entries[run]
-            with entry.lock:
-                self.board.update(entry)
+            entry = self._entries.get(run)
+            if entry is not None:
+                with entry.lock:
+                    if not entry.deleted:
+                        self.board.update(entry)
 
     @contextlib.contextmanager
     def writing(self, run: str) -> Iterator[tuple[Entry, Loaded]]:
@@ -285,6 +323,11 @@ class Store:
             snapshot_seq=after or None,
             replayed_events=seq - after,
         )
+
+    def sizes(self, entry: Entry) -> Sizes:
+        """Bytes on disk of the run's log and snapshots."""
+        with _translated(self.engine, entry):
+            return self.engine.sizes(entry.run)
 
     def loaded(self, entry: Entry) -> Loaded:
         """The fold at head, from memory if it is there. The caller holds the entry's lock."""
@@ -408,9 +451,8 @@ class Store:
             if entry is None:
                 if self.stopping.is_set():
                     raise Stopping("the store is going down")
+                self._refuse_deleted(run)
                 return self._create(run, created, body), True
-        if entry.summary.deleted:
-            raise RunDeleted(f"run {run!r} was deleted; ids are never reused", run=run)
         if entry.head_seq < 1:
             entry.refuse_damage()
         starting.confirm(entry, next(self.events(entry, 1, 1)).data, body)
@@ -472,14 +514,19 @@ class Store:
     # --- polls
 
     def wait_for_events(self, entry: Entry, seq: int, timeout_s: float) -> None:
-        """Return when the head has reached `seq`, the time is over, or the store stops."""
+        """Return when the head has reached `seq`, the time is over, or the store stops.
+
+        RunDeleted as soon as the run is deleted.
+        """
         with self._polls_lock:
             self._polls.append(entry.changed)
         try:
             with entry.changed:
                 entry.changed.wait_for(
-                    lambda: entry.head_seq >= seq or self.stopping.is_set(), timeout_s
+                    lambda: entry.head_seq >= seq or entry.deleted or self.stopping.is_set(),
+                    timeout_s,
                 )
+            entry.refuse_deleted()
         finally:
             with self._polls_lock:
                 self._polls.remove(entry.changed)

@@ -10,7 +10,7 @@ import logging
 import threading
 
 from stillrun import events as ev
-from stillrun.errors import StillrunError
+from stillrun.errors import RunDeleted, StillrunError
 
 from .drafts import Draft
 from .runs import Entry, Loaded
@@ -94,6 +94,8 @@ class Timers:
             with entry.lock:
                 if not store.stopping.is_set():
                     act(entry)  # type: ignore[operator]
+        except RunDeleted:
+            pass  # since it was found due
         except StillrunError as error:
             # A full disk or a damaged run must not stop the clock of the others; look again soon.
             _log.warning("timer of run %s: %s", run, error.detail)

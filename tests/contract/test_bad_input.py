@@ -444,6 +444,7 @@ def test_a_bad_run_id_is_refused_wherever_it_stands(after, bad):
         ("POST", f"/runs/{path}/messages", {"content": 1}),
         ("POST", f"/runs/{path}/cancel", {}),
         ("DELETE", f"/runs/{path}/lease", {"worker": "w", "epoch": 1}),
+        ("DELETE", f"/runs/{path}", {}),
     ]
     for method, where, body in calls:
         answer = after.send(method, where, body)
@@ -660,6 +661,7 @@ ROUTES = [
     ("POST", "/claims"),
     ("POST", "/leases"),
     ("DELETE", "/runs/a/lease"),
+    ("DELETE", "/runs/gone"),
     ("PUT", "/blobs/" + "0" * 64),
 ]
 scalars = st.one_of(

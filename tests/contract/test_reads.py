@@ -126,6 +126,7 @@ PATHS_OF_A_RUN = [
     ("POST", "/reject"),
     ("POST", "/waits/w1/answer"),
     ("POST", "/effects/e1/settle"),
+    ("DELETE", ""),
     ("DELETE", "/lease"),
 ]
 BODIES = {

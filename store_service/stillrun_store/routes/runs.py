@@ -12,14 +12,15 @@ from urllib.parse import quote
 from flask import Blueprint, Response, request
 
 from stillrun import codec
-from stillrun.errors import Damaged, InvalidBody, InvalidParameter, SeqOutOfRange
+from stillrun.errors import Damaged, InvalidBody, InvalidParameter, RunDeleted, SeqOutOfRange
 from stillrun.schema import SCHEMA_VERSION
 from stillrun.state import view
 from stillrun.status import status
 from stillrun.values import check_event_id, check_name, check_run_id, lookup, pointer_tokens
-from stillrun.wire import MAX_WAIT_S, AppendEvents, StartRun
+from stillrun.wire import MAX_WAIT_S, AppendEvents, By, StartRun
 
 from ..append import append
+from ..deletion import delete
 from ..drafts import new_event_id
 from ..listing import RUN_STATUSES, list_runs, run_view
 from ..logview import LogView, printable
@@ -94,6 +95,11 @@ def blueprint(store: Store, waiting: Waiting) -> Blueprint:
         if seq < entry.head_seq and request.headers.get("If-None-Match") == tag:
             return Response(status=304)
         return http.answer(shown, headers={"ETag": tag})
+
+    @bp.delete("/runs/<ref>")
+    def delete_run(ref: str) -> Response:
+        http.params()
+        return http.answer(delete(store, only_run(ref), http.body(By)))
 
     @bp.get("/runs/<ref>/state")
     def state(ref: str) -> Response:
@@ -253,7 +259,7 @@ def _next_events(run: str, given: Any, seq: int | None, descending: bool) -> str
 
 
 def _log_text(store: Store, entry: Entry, seq: int, *, follow: bool) -> Iterator[str]:
-    """The log's lines. What cannot be read at all is refused; damage met later is the last line."""
+    """The log's lines. What cannot be read at all is refused; a later end is the last line."""
     lines = _log_lines(store, entry, seq, follow=follow)
     first = next(lines, "")  # before a byte is sent: an answer that has begun cannot be refused
     return itertools.chain([first], _until_damage(lines))
@@ -262,7 +268,7 @@ def _log_text(store: Store, entry: Entry, seq: int, *, follow: bool) -> Iterator
 def _until_damage(lines: Iterator[str]) -> Iterator[str]:
     try:
         yield from lines
-    except Damaged as error:
+    except (Damaged, RunDeleted) as error:
         yield f"  !! {printable(error.detail)}\n"
 
 

@@ -137,6 +137,34 @@ def test_a_cancelled_child_fails_the_call(stage, until):
     assert (outcome, error["type"]) == ("failed", "child_cancelled")
 
 
+def test_a_deleted_child_fails_the_call_at_once_and_is_not_started_again(stage, until):
+    run, _, _, _ = parked(stage, until)
+    stage.client.delete(f"{run.run}~1", wire.By(by="ada"))
+    ((outcome, error),) = run.ends()["output"]  # told by the store: its next look is 10 s away
+    assert (outcome, error["type"]) == ("failed", "child_deleted")
+    assert error["message"].startswith(f"run '{run.run}~1' was deleted")
+    assert stage.client.runs(label=f"parent={run.run}")["runs"] == []
+
+
+def test_a_child_that_is_deleted_during_the_first_look_fails_the_call(stage, until, monkeypatch):
+    monkeypatch.setattr(children, "LOOK_S", 30.0)
+    child = asker()
+    agent = parent_of(child)
+    stage.name(child)
+    stage.worker(agent, child)
+    run = stage.run(agent)
+    until(lambda: stage.client.runs(label=f"parent={run.run}", status="waiting")["runs"])
+    stage.client.delete(f"{run.run}~1")
+    assert run.ends()["output"][0][1]["type"] == "child_deleted"
+
+
+def test_a_deleted_parent_leaves_its_child_as_a_run_of_its_own(stage, until):
+    run, _, _, _ = parked(stage, until)
+    stage.client.delete(run.run)
+    answer(stage, f"{run.run}~1")
+    until(lambda: stage.client.run(f"{run.run}~1")["status"] == "succeeded")
+
+
 def test_a_cancel_of_the_parent_cancels_its_parked_child(stage, until):
     run, _, _, _ = parked(stage, until)
     stage.client.cancel(run.run, wire.By(by="ada"))
