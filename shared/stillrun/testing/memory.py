@@ -11,6 +11,7 @@ import threading
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from stillrun_store.storage.errors import BadBlob, DroppedRun, NoSuchRun, RunExists
 from stillrun_store.storage.info import (
@@ -46,6 +47,7 @@ class MemoryEngine:
 
     def __init__(self) -> None:
         self.recovery = RecoveryReport()
+        self.restored: dict[str, Any] | None = None  # memory is never a restored directory
         self.snapshot_faults: list[SnapshotFault] = []
         self.snapshot_fault_count = 0
         self._logs: dict[str, _Log] = {}
@@ -198,6 +200,14 @@ class MemoryEngine:
     def free_bytes(self) -> int:
         """Always enough."""
         return FREE_BYTES
+
+    def free_inodes(self) -> int:
+        """Always enough."""
+        return FREE_BYTES
+
+    def note_restored(self, restored: dict[str, Any]) -> None:
+        """Replace what is said of the restore."""
+        self.restored = restored
 
     def flush(self) -> None:
         """Nothing waits."""
