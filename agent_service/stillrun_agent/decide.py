@@ -24,6 +24,7 @@ from .children import child_of
 from .compacting import compact_first
 from .migrating import migrate
 from .plan import Pause, intent, plan_next
+from .simulating import ask_to_do
 
 __all__ = ["Decision", "decide_next", "still_unknown", "tried"]
 
@@ -147,6 +148,8 @@ def _doubts(
         elif effect.kind == "tool" and _misfit(agent, effect) is not None:
             # The code has changed: the same call cannot be made again.
             facts.append(_to_a_person(effect) if effect.writes else _of_no_consequence(effect))
+        elif effect.mode == "simulated" and agent.tools[effect.name].simulate_hook is None:
+            facts.append(_of_no_consequence(effect))  # the code has changed: a person is asked
     return facts, ask_about
 
 
@@ -251,13 +254,24 @@ def _start(
             events.append(intent(control, effect, on_doubt="retry", writes=False))
             room.calls -= 1
             continue
+        mode: ev.Mode | None = "live" if control.simulates else None
         problem = _misfit(agent, effect)
         if problem is not None:
             # Nothing was called, and the log says so like of any other call.
-            events.append(intent(control, effect, on_doubt="retry", writes=False))
+            events.append(intent(control, effect, on_doubt="retry", writes=False, mode=mode))
             events.append(ev.EffectFailed(effect=effect.effect, error=problem))
             continue
         tool = agent.tools[effect.name]
+        if control.simulates and tool.acts and not effect.real:
+            if tool.simulate_hook is None:
+                waits += 1
+                events.append(ask_to_do(tool, effect, f"w{waits}"))
+            elif room.has(tool):
+                events.append(
+                    intent(control, effect, on_doubt="retry", writes=False, mode="simulated")
+                )
+                room.use(tool.name)
+            continue
         approval = None if effect.approved else tool.approval_for(effect.args)
         if approval is not None and effect.status == "planned":
             waits += 1
@@ -275,7 +289,9 @@ def _start(
             continue
         if (tool.writes and _another_is_in_doubt(control, effect)) or not room.has(tool):
             continue
-        events.append(intent(control, effect, on_doubt=tool.on_doubt, writes=tool.writes))
+        events.append(
+            intent(control, effect, on_doubt=tool.on_doubt, writes=tool.writes, mode=mode)
+        )
         room.use(tool.name)
     return events
 

@@ -55,7 +55,14 @@ class Pause:
 MAX_PROBLEM_CHARS = 2_000  # an error is read by people, it is no dump
 
 
-def intent(control: Control, effect: Effect, *, on_doubt: ev.OnDoubt, writes: bool) -> Data:
+def intent(
+    control: Control,
+    effect: Effect,
+    *,
+    on_doubt: ev.OnDoubt,
+    writes: bool,
+    mode: ev.Mode | None = None,
+) -> Data:
     """The next attempt of a call: same id, same key."""
     digest = args_digest(effect.args)
     return ev.EffectIntended(
@@ -68,6 +75,7 @@ def intent(control: Control, effect: Effect, *, on_doubt: ev.OnDoubt, writes: bo
         on_doubt=on_doubt,
         attempt=effect.attempt + 1,
         writes=writes,
+        mode=mode,
     )
 
 

@@ -249,6 +249,7 @@ def _show_tool(tool: Tool) -> dict[str, Any]:
         "retries": tool.retries,
         "concurrency": tool.concurrency,
         "asks_approval": tool.approve is not None,
+        "simulates": tool.simulate_hook is not None,
         "schema": tool.schema,
     }
 

@@ -367,6 +367,8 @@ class RunWork:
                 self._performer.call_model(call, question, self.arrived, self._may_start(call))
             else:
                 tool, may_start = self._agent.tools[effect.name], self._may_start(call)
+                if intended.mode == "simulated":
+                    tool = tool.pretending()
                 if tool.agent is not None:
                     self._performer.look(call, self._child(call, effect), self.arrived, may_start)
                     continue

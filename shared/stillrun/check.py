@@ -106,12 +106,26 @@ def _effect_intended(control: Control, data: ev.EffectIntended, event: Event) ->
         raise CheckRefused("wrong_key", f"the key of {data.effect} is {key}", key=key)
     if data.attempt != (effect.attempt if effect else 0) + 1:
         raise CheckRefused("wrong_attempt", f"{data.effect} was attempted before")
+    _check_mode(control, effect, data)
     if data.writes:
         _no_other_doubt(control, data.effect)
         # Judged here: a recorded premise is a fact, and may come with an outcome (I6).
         if len(control.premise_ids) > MAX_PREMISES:
             detail = f"a write rests on at most {MAX_PREMISES} premises"
             raise CheckRefused("limit_reached", detail, limit=MAX_PREMISES)
+
+
+def _check_mode(control: Control, effect: Effect | None, data: ev.EffectIntended) -> None:
+    """A fork performs no effect of its parent's story, unless a person has said so (I8)."""
+    if not control.simulates:
+        if data.mode is not None:
+            raise CheckRefused("effects_live", "in this run calls are made: they have no mode")
+        return
+    if data.kind == "tool" and data.mode is None:
+        raise CheckRefused("effects_simulated", f"is {data.effect} simulated, or live?")
+    if data.writes and (data.mode != "live" or effect is None or not effect.real):
+        detail = f"{data.effect} writes, and nobody has approved to make it for real"
+        raise CheckRefused("effects_simulated", detail)
 
 
 def _new_model_call(control: Control, data: ev.EffectIntended) -> None:
@@ -157,9 +171,14 @@ def _wait_opened(control: Control, data: ev.WaitOpened, event: Event) -> None:
     if data.kind == "approval" and data.default not in (None, "approve", "reject"):
         # A typing error must not become a silent reject at the deadline.
         raise InvalidBody("/default", "the default of an approval is approve or reject")
+    if data.simulates and (data.kind != "approval" or not control.simulates):
+        raise CheckRefused("effects_live", "only an approval of a fork asks for a simulated result")
     if data.kind == "approval" or (data.kind == "callback" and data.subject is not None):
         effect = _live(control, data.subject or "", "effect_not_planned")
-        if effect.status != "planned" or effect.approval is not None:
+        # What people approve as usual is not made yet where effects are simulated.
+        asked = effect.approval is not None and not (data.simulates and effect.approved)
+        done = effect.real and data.kind == "approval"
+        if effect.status != "planned" or asked or done:
             raise CheckRefused("effect_not_planned", f"{effect.effect} cannot be approved now")
 
 
@@ -180,6 +199,10 @@ def _wait_resolved(control: Control, data: ev.WaitResolved, event: Event) -> Non
     if wait.kind == "message":
         raise CheckRefused("wrong_answer", "POST /runs/{run}/messages answers it")
     if wait.kind == "approval":
+        if wait.simulates:
+            if data.args is not None:
+                raise CheckRefused("wrong_answer", "a simulated result takes no arguments")
+            return
         if data.answer not in ("approve", "reject", "edit"):
             raise CheckRefused("wrong_answer", "an approval takes approve, reject or edit")
         extra = sorted(set(data.args or {}) - set(wait.edit))

@@ -298,6 +298,8 @@ CHECK_CODES: dict[str, str] = {
     "effect_not_open": "The effect already has its outcome, or was never intended.",
     "effect_not_in_doubt": "Only an effect in doubt can be settled: see its status.",
     "effect_in_doubt": "A write is in doubt: settle it before another write starts.",
+    "effects_simulated": "This fork makes no writes: ask for approval, or simulate the call.",
+    "effects_live": "Effects of this run are not simulated.",
     "effect_open": "An effect has no outcome yet: the run cannot end before.",
     "plan_not_finished": "The calls of the last plan have neither result nor drop.",
     "wrong_ordinal": "Ids of effects and waits follow the run's own count: fold, decide anew.",

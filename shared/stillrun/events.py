@@ -17,6 +17,7 @@ __all__ = ["EVENT_TYPES", "Event", "Writer", "event_class", "is_dotted", "make_k
 
 EffectKind = Literal["model", "tool"]
 OnDoubt = Literal["retry", "reconcile", "ask"]
+Mode = Literal["simulated", "live"]  # of a call of a fork whose effects are simulated
 Outcome = Literal["happened", "did_not_happen"]
 WaitKind = Literal["approval", "question", "message", "signal", "callback", "timer"]
 WaitReason = Literal["answered", "timed_out", "cancelled", "reopened"]
@@ -213,7 +214,10 @@ class MessageAdded(Data):
 
 
 class EffectIntended(Data):
-    """Durable before the call is made (I6). `writes`: the call changes the outside world."""
+    """Durable before the call is made (I6). `writes`: the call changes the outside world.
+
+    `mode`: in a fork whose effects are simulated, whether the call is really made.
+    """
 
     TYPE, WRITERS = "effect_intended", DECISION
     effect: str
@@ -226,6 +230,7 @@ class EffectIntended(Data):
     attempt: int = 1
     writes: bool = False
     rests_on: dict[str, Any] = {}
+    mode: Mode | None = None
 
 
 class EffectSucceeded(Data):
@@ -294,7 +299,11 @@ class PlanInvalidated(Data):
 
 
 class WaitOpened(Data):
-    """`due`: absolute, RFC 3339; a writer may send `in_s` instead and the store writes `due`."""
+    """`due`: absolute, RFC 3339; a writer may send `in_s` instead and the store writes `due`.
+
+    `simulates`, of an approval: "approve" makes the call for real, "reject" answers it as rejected,
+    and any other answer is its simulated result.
+    """
 
     TYPE, WRITERS = "wait_opened", DECISION
     wait: str
@@ -306,6 +315,7 @@ class WaitOpened(Data):
     default: Any = None
     edit: list[str] = []
     name: str | None = None
+    simulates: bool = False
 
 
 class WaitResolved(Data):

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from .events import EffectKind, Limits, OnDoubt, Storage, WaitKind
+from .events import EffectKind, Limits, Mode, OnDoubt, Storage, WaitKind
 from .values import from_rfc3339, rfc3339
 
 __all__ = [
@@ -57,6 +57,8 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     why: str | None = None
     approval: str | None = None  # the wait that has approved, or is asked to approve, this call
     approved: bool = False
+    real: bool = False  # approved to be made for real where effects are simulated
+    mode: Mode | None = None
     rests_on: dict[str, Any] = {}
     seqs: list[int] = []  # of the events that made it what it is
 
@@ -82,6 +84,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     default: Any = None
     edit: list[str] = []
     name: str | None = None
+    simulates: bool = False
     opened_at_ms: int = 0
     answer: Any = None
     args: dict[str, Any] | None = None
@@ -174,6 +177,11 @@ class Control(msgspec.Struct, kw_only=True, omit_defaults=True):
     tags: dict[str, int] = {}
     deleted: bool = False
 
+    @property
+    def simulates(self) -> bool:
+        """Whether this is a fork whose writes are not made (I8), but where a person says so."""
+        return self.parent is not None and self.parent.effects == "simulate"
+
     def copy(self) -> Control:
         """A copy to try events on; members are replaced by `apply`, never mutated."""
         return msgspec.structs.replace(self)
@@ -242,6 +250,8 @@ def view_wait(wait: Wait) -> dict[str, Any]:
         "name": wait.name,
         "seqs": list(wait.seqs),
     }
+    if wait.simulates:
+        shown["simulates"] = True
     if wait.status != "open":
         shown |= {"answer": wait.answer, "args": wait.args, "by": wait.by}
         shown |= {"comment": wait.comment}

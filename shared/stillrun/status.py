@@ -89,7 +89,7 @@ def _wait_text(wait: Wait, control: Control) -> str:
     about = call_text(effect.name, effect.args) if effect else wait.prompt or wait.name or ""
     if effect and wait.kind == "callback":
         about = f"{about}, run {wait.name}"
-    text = f"{wait.kind} {wait.wait}"
+    text = f"{wait.kind} {wait.wait}{' to do it for real' if wait.simulates else ''}"
     return f"{text}: {about}" if about else text
 
 

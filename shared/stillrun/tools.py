@@ -6,6 +6,7 @@ that fails asks a person.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import logging
 import string
@@ -166,6 +167,7 @@ class Tool:
         self.is_async: bool = inspect.iscoroutinefunction(fn)
         self.agent: Agent | None = None  # whose run a call is; None: a function
         self.reconcile_hook: Callable[..., Any] | None = None
+        self.simulate_hook: Callable[..., Any] | None = None
         self.parameters = Parameters(fn, self.name, Context)
         self.schema: dict[str, Any] = self.parameters.schema
         self.approve = self._checked(approve)
@@ -181,6 +183,19 @@ class Tool:
     def writes(self) -> bool:
         """Whether a call changes the outside world."""
         return self.effect == "write"
+
+    @property
+    def acts(self) -> bool:
+        """Whether a call changes the outside, or starts a run that may."""
+        return self.writes or self.agent is not None
+
+    def pretending(self) -> Tool:
+        """The same tool, whose calls are answered by its simulate hook."""
+        assert self.simulate_hook is not None
+        other = copy.copy(self)
+        other.fn, other.agent = self.simulate_hook, None
+        other.is_async = inspect.iscoroutinefunction(other.fn)
+        return other
 
     def bind(self, args: object) -> dict[str, Any]:
         """Keyword arguments for `fn`, typed, defaults filled in; raises BadArguments."""
@@ -211,16 +226,33 @@ class Tool:
             raise AuthoringError(f"tool {self.name!r}: a hook needs on_doubt='reconcile'")
         if self.reconcile_hook is not None:
             raise AuthoringError(f"tool {self.name!r} has a reconcile hook already")
-        if not callable(hook) or is_generator(hook):
-            raise AuthoringError(f"tool {self.name!r}: its reconcile hook is no function")
+        self._check_hook(hook, "reconcile")
+        self.reconcile_hook = hook
+        return hook
+
+    def simulate(self, hook: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorator: what a call answers in a fork whose effects are simulated.
+
+        The hook takes what the tool takes, changes nothing outside, and answers what the tool would
+        have. Without one a person is asked: to make the call for real, or for the result.
+        """
+        if not self.acts:
+            raise AuthoringError(f"tool {self.name!r}: simulate is for writes; reads are made")
+        if self.simulate_hook is not None:
+            raise AuthoringError(f"tool {self.name!r} has a simulate hook already")
+        self._check_hook(hook, "simulate")
+        self.simulate_hook = hook
+        return hook
+
+    def _check_hook(self, hook: Callable[..., Any], what: str) -> None:
+        if not callable(hook) or inspect.isclass(hook) or is_generator(hook):
+            raise AuthoringError(f"tool {self.name!r}: its {what} hook is no function")
         try:
             inspect.signature(hook).bind(None, **dict.fromkeys(self.parameters.names))
         except TypeError as error:
             raise AuthoringError(
-                f"tool {self.name!r}: its reconcile hook must take the same arguments: {error}"
+                f"tool {self.name!r}: its {what} hook must take the same arguments: {error}"
             ) from None
-        self.reconcile_hook = hook
-        return hook
 
     def _checked(self, approve: Approve | None) -> Approve | None:
         if approve is None:

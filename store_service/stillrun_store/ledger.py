@@ -26,27 +26,41 @@ def effects_of(store: Store, entry: Entry) -> list[dict[str, Any]]:
     state = new_state(with_content=False)
     ledger: dict[str, dict[str, Any]] = {}
     for event in store.events(entry, 1, entry.head_seq):
-        before = state.control.effects
+        before = state.control.copy()
         fold_into(state, [event])
-        if state.control.effects is not before:
+        if state.control.effects is not before.effects:
             _note(ledger, before, state, event)
     return list(ledger.values())
 
 
-def _note(ledger: dict[str, Any], before: dict[str, Any], state: State, event: Event) -> None:
+def _note(ledger: dict[str, Any], before: Control, state: State, event: Event) -> None:
     after = state.control.effects
     for effect_id, effect in after.items():
-        if before.get(effect_id) is not effect:
+        if before.effects.get(effect_id) is not effect:
             ledger[effect_id] = view_effect(effect)
-    for effect_id in before.keys() - after.keys():
+    for effect_id in before.effects.keys() - after.keys():
         ended = ledger[effect_id]
         ended["status"] = _ending(event, effect_id)
         ended["seqs"] = [*ended["seqs"], event.seq]
         data = codec.plain_data(event.data)
+        if event.type == "wait_resolved" and _is_result(before, event):
+            ended |= {"status": "succeeded", "mode": "simulated", "result": data.get("answer")}
+            ended["by"] = data.get("by")
         for name in ("result", "blob", "error", "usage", "evidence", "outcome", "by"):
             if data.get("effect") == effect_id and data.get(name) is not None:
                 ended[name] = data[name]
     # A model call is intended and answered without ever standing among the planned ones.
+
+
+def _is_result(before: Control, event: Event) -> bool:
+    """Whether a person has answered with the simulated result of a call."""
+    wait = before.waits.get(event.data.wait)
+    return (
+        wait is not None
+        and wait.simulates
+        and event.data.reason == "answered"
+        and event.data.answer != "reject"
+    )
 
 
 def _ending(event: Event, effect_id: str) -> str:

@@ -94,6 +94,7 @@ def _intended(event: Event, calls: Calls) -> tuple[str, str]:
     if data.kind == "model":
         return "asks model", f"{data.name}{attempt}"
     word = "will call" if data.writes else "reads"
+    word = "simulates" if data.mode == "simulated" else word
     key = f"  key {data.key}" if data.writes else ""
     return word, f"{_about(data, calls)}{key}{attempt}"
 

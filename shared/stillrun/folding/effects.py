@@ -42,6 +42,7 @@ def effect_intended(state: State, data: ev.EffectIntended, event: Event) -> None
             attempt=data.attempt,
             epoch=event.epoch,
             rests_on=data.rests_on,
+            mode=data.mode,
             retry_at_ms=None,
             ask=False,
             why=None,

@@ -47,19 +47,16 @@ def answer_all(
             ordinals.insert(place, effect.ordinal)
             done.append(effect.effect)
         if effect.kind == "tool":
-            say(
-                state,
-                at,
-                {
-                    "id": f"m{seq}.{effect.effect}",
-                    "role": "tool",
-                    "effect": effect.effect,
-                    "name": effect.name,
-                    "args": effect.args,
-                    "outcome": outcome,
-                    "content": content,
-                },
-            )
+            message = {
+                "id": f"m{seq}.{effect.effect}",
+                "role": "tool",
+                "effect": effect.effect,
+                "name": effect.name,
+                "args": effect.args,
+                "outcome": outcome,
+                "content": content,
+            }
+            say(state, at, message if effect.mode is None else message | {"mode": effect.mode})
     if group is not None:
         control.group = replace(group, done=done)
     if control.group is not None and len(control.group.done) == len(control.group.order):
@@ -150,6 +147,8 @@ def cancel_waits(state: State, seq: int) -> None:
 def decide_approval(state: State, effect: Effect, wait: Wait, seq: int) -> None:
     """approve and edit free the planned call, anything else answers it as rejected.
 
+    Where effects are simulated the question may be for the result: then another answer is that.
+
     A callback about a call says only that it is time to look: the call is made again.
     """
     if wait.kind == "callback":
@@ -158,6 +157,12 @@ def decide_approval(state: State, effect: Effect, wait: Wait, seq: int) -> None:
     elif wait.status in ("cancelled", "reopened"):
         again = replace(effect, approval=None, approved=False, seqs=seqs_and(effect.seqs, seq))
         set_effect(state.control, again)
+    elif wait.simulates and wait.answer != "reject":
+        if wait.answer == "approve":
+            seqs = seqs_and(effect.seqs, seq)
+            set_effect(state.control, replace(effect, approved=True, real=True, seqs=seqs))
+        else:
+            answer(state, replace(effect, mode="simulated"), "succeeded", wait.answer, seq)
     elif wait.answer in ("approve", "edit"):
         args = effect.args
         if wait.answer == "edit" and isinstance(args, dict):

@@ -27,6 +27,7 @@ def wait_opened(state: State, data: ev.WaitOpened, event: Event) -> None:
         default=data.default,
         edit=data.edit,
         name=data.name,
+        simulates=data.simulates,
         opened_at_ms=event.at_ms,
         seqs=[event.seq],
     )

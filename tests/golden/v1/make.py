@@ -131,7 +131,15 @@ COMPACTED = [
     ev.MessagesCompacted(at=0, count=1, first="m1", last="m1", messages=[]),
 ]  # fmt: skip
 
-FILES = {"events": EXAMPLES, "compacted": COMPACTED}
+SIMULATED = [
+    ev.EffectIntended(
+        effect="e2", kind="tool", name="book", args=ANY, args_digest="cd" * 16,
+        key="trip-1.0f3a.2.cdcdcdcd", on_doubt="retry", mode="simulated",
+    ),
+    ev.WaitOpened(wait="w1", kind="approval", subject="e2", prompt="Would do?", simulates=True),
+]  # fmt: skip
+
+FILES = {"events": EXAMPLES, "compacted": COMPACTED, "simulated": SIMULATED}
 
 
 def main() -> None:

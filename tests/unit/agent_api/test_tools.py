@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stillrun import Approval, AuthoringError, Context, tool
+from stillrun import Agent, Approval, AuthoringError, Context, tool
 from stillrun.agent import BadArguments
 
 if TYPE_CHECKING:
@@ -219,6 +219,47 @@ def test_a_second_hook_and_a_hook_without_its_policy_are_refused():
     pay = tool(effect="write", name="pay")(lambda ctx: None)
     with pytest.raises(AuthoringError, match="reconcile"):
         pay.reconcile(lambda ctx: None)
+
+
+# --- what a fork answers instead
+
+
+def test_a_simulate_hook_takes_what_the_tool_takes_and_answers_in_its_place():
+    book = tool(effect="write", name="book")(lambda ctx, route: "booked")
+
+    @book.simulate
+    async def pretend(ctx, route: str) -> str:
+        return f"as if {route}"
+
+    pretended = book.pretending()
+    assert (book.simulate_hook, pretended.fn, pretended.is_async) == (pretend, pretend, True)
+    assert (book(None, "x"), book.is_async) == ("booked", False), "the tool itself stays as it is"
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [lambda ctx: None, lambda ctx, route, more: None, "pretend", dict, lambda ctx, route: (yield)],
+)
+def test_a_simulate_hook_that_cannot_work_is_refused(hook):
+    book = tool(effect="write", name="book")(lambda ctx, route: "booked")
+    with pytest.raises(AuthoringError, match="simulate hook"):
+        book.simulate(hook)
+
+
+def test_a_second_simulate_hook_and_one_of_a_read_are_refused():
+    book = tool(effect="write", name="book")(lambda ctx: None)
+    book.simulate(lambda ctx: None)
+    with pytest.raises(AuthoringError, match="already"):
+        book.simulate(lambda ctx: None)
+    look = tool(name="look")(lambda ctx: None)
+    with pytest.raises(AuthoringError, match="simulate is for writes"):
+        look.simulate(lambda ctx: None)
+
+
+def test_an_agent_as_a_tool_can_be_simulated_for_its_run_may_write():
+    ask = Agent("other").as_tool("ask")
+    ask.simulate(lambda ctx, input: "as if")
+    assert ask.acts and ask.pretending().agent is None and ask.agent is not None
 
 
 # --- approvals

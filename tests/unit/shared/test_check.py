@@ -479,7 +479,7 @@ def test_a_doubt_does_not_stand_in_its_own_way():
 
 def test_an_abandoned_doubt_of_the_parent_does_not_stop_a_fork():
     run = planned("book", "pay").start("e1", on_doubt="ask", writes=True).add(doubted("e1"))
-    run.force(forked(run)).lease()
+    run.force(forked(run, effects="live")).lease()
     assert run.verdict(run.intent("e2", writes=True)) == "ok"
 
 

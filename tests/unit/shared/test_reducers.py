@@ -623,7 +623,7 @@ def test_a_fork_does_not_inherit_an_approval():
 def test_a_fork_calls_under_keys_of_its_own():
     run = Run().lease().plan("a").start("e1").add(failed("e1", retry_in_s=0.0))
     old = run.effects["e1"].key
-    run.force(forked(run)).lease()
+    run.force(forked(run, effects="live")).lease()
     assert run.verdict(run.intent("e1", key=old)) == "wrong_key"
     assert run.start("e1").effects["e1"].key.startswith("trip-2.def.1.")
 
