@@ -63,7 +63,7 @@ def pause_restored(store: Store) -> int:
 
 def _pause(store: Store, entry: Entry) -> int:
     """Under the entry's lock; 1 if this start wrote the frame."""
-    if entry.summary.deleted or entry.summary.closed:
+    if entry.deleted or entry.summary.closed:
         return 0
     loaded = store.loaded(entry)
     drafts = _drafts(store.engine.store_id, entry, loaded)
