@@ -10,10 +10,12 @@ import logging
 import threading
 from typing import Any
 
+from msgspec.structs import replace
+
 from stillrun import wire
 from stillrun.client import Interrupted, StoreClient, new_id
 from stillrun.codec import plain_data
-from stillrun.errors import Fenced, StillrunError
+from stillrun.errors import Fenced, InvalidBody, StillrunError
 from stillrun.events import Data, EffectFailed, EffectSucceeded
 
 from .outcomes import UNTAKABLE, bare, facts_of
@@ -73,7 +75,12 @@ def _settle(
     if isinstance(fact, EffectSucceeded):
         result: Any = fact.result if fact.blob is None else {"$blob": plain_data(fact.blob)}
         settle = wire.SettleEffect(
-            outcome="happened", result=result, vars=fact.vars, by=worker, id=new_id()
+            outcome="happened",
+            result=result,
+            vars=fact.vars,
+            usage=fact.usage,
+            by=worker,
+            id=new_id(),
         )
     elif isinstance(fact, EffectFailed) and outcome.what in ("not_started", "not_done"):
         evidence = {"worker": worker, "error": plain_data(fact.error)}
@@ -86,5 +93,12 @@ def _settle(
         )
     else:
         return  # nobody knows what it did: the doubt stands
-    patiently(lambda: client.settle(call.run, call.effect, settle, stop=stop), call.run)
+    try:
+        patiently(lambda: client.settle(call.run, call.effect, settle, stop=stop), call.run)
+    except InvalidBody as error:
+        if settle.usage is None or error.facts.get("pointer") not in ("", "/usage"):
+            raise
+        # An older store: what the call has cost is not worth its result.
+        less = replace(settle, usage=None)
+        patiently(lambda: client.settle(call.run, call.effect, less, stop=stop), call.run)
     _log.info("handed in as a settlement: %s", call)

@@ -271,6 +271,7 @@ class EffectSettled(Data):
     evidence: Any = None
     by: str | None = None
     vars: VarsChange | None = None
+    usage: Usage | None = None
 
 
 class PremiseRecorded(Data):

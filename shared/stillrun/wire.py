@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from .events import Limits, Storage, VarsChange
+from .events import Limits, Storage, Usage, VarsChange
 
 __all__ = [
     "AnswerWait",
@@ -141,7 +141,8 @@ class AnswerWait(Body, omit_defaults=True):
 class SettleEffect(Body, omit_defaults=True):
     """POST /runs/{run}/effects/{effect}/settle. `attempt`: settle only if it is still this one.
 
-    `vars`: what the call has changed of the author's vars, where a worker hands in its result.
+    `vars`, `usage`: what the call has changed of the author's vars, and what a model's has cost,
+    where a worker hands in its result.
     """
 
     outcome: Literal["happened", "did_not_happen"]
@@ -150,6 +151,7 @@ class SettleEffect(Body, omit_defaults=True):
     by: str | None = None
     attempt: int | None = None
     vars: VarsChange | None = None
+    usage: Usage | None = None
     id: str | None = None
 
 

@@ -195,7 +195,8 @@ def _refuse(state: State, wait_id: str | None) -> None:
 
 def settle(store: Store, run: str, effect: str, body: SettleEffect) -> Result:
     """Say what happened to an effect in doubt: a person, or a fenced worker that has the result."""
-    if body.outcome == "did_not_happen" and (body.result is not None or body.vars is not None):
+    brought = (body.result, body.vars, body.usage)
+    if body.outcome == "did_not_happen" and any(each is not None for each in brought):
         raise InvalidBody("/result", "what did not happen has no result")
     data = ev.EffectSettled(
         effect=effect,
@@ -204,6 +205,7 @@ def settle(store: Store, run: str, effect: str, body: SettleEffect) -> Result:
         evidence=body.evidence,
         by=body.by,
         vars=body.vars,
+        usage=body.usage,
     )
 
     def judge(entry: Entry, loaded: Loaded) -> None:

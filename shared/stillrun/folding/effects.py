@@ -146,6 +146,7 @@ def effect_settled(state: State, data: ev.EffectSettled, event: Event) -> None:
         return
     if data.outcome == "happened":
         change_vars(state, data.vars)
+        _count(state.control, data.usage)
         _happened(state, effect, data.result, data.blob, event.seq)
     else:
         _plan_again(state, effect, event.seq, None)

@@ -6,7 +6,6 @@ the thread sleeps until there is something to do."""
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections import deque
@@ -48,7 +47,7 @@ class Upkeep:
         self._index_due: float | None = None
         self._index_lock = threading.Lock()
         self._wake = threading.Event()
-        self._wakes_at = math.inf  # monotonic; of no use to those who need it no sooner
+        self._idle = False
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="stillrun-upkeep", daemon=True)
 
@@ -68,19 +67,14 @@ class Upkeep:
         if not log.queued:
             log.queued = True
             self._resting.append((now + self._seal_after_s, log))
-        self._note(log, now + self._seal_after_s)
+        self.changed(log)
 
     def changed(self, log: RunLog) -> None:
         """What the index knows of the log is out of date."""
-        self._note(log, time.monotonic() + INDEX_EVERY_S)
-
-    def _note(self, log: RunLog, due: float) -> None:
         if not log.dirty:
             log.dirty = True
             self._dirty.append(log)
-        # A thread woken by every append would cost each of them a switch there and back.
-        if due < self._wakes_at:
-            self._wakes_at = due  # those who come before it has woken need not wake it too
+        if self._idle:
             self._wake.set()
 
     def flush(self) -> None:
@@ -107,14 +101,15 @@ class Upkeep:
 
     def _sleep(self) -> None:
         self._wake.clear()
-        self._wakes_at = math.inf  # whoever adds from here on wakes us: below it may be overlooked
+        self._idle = True
         if self._dirty and self._index_due is None:
             self._index_due = time.monotonic() + INDEX_EVERY_S
         dues = [self._resting[0][0]] if self._resting else []
         dues += [] if self._index_due is None else [self._index_due]
-        self._wakes_at = due = min(dues, default=math.inf)
+        # Looked at after `_idle` is set: whoever adds later wakes us.
         if not self._stopping:
-            self._wake.wait(None if due == math.inf else max(0.0, due - time.monotonic()))
+            self._wake.wait(max(0.0, min(dues) - time.monotonic()) if dues else None)
+        self._idle = False
 
     def _seal_rested(self) -> None:
         now = time.monotonic()

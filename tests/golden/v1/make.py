@@ -139,7 +139,19 @@ SIMULATED = [
     ev.WaitOpened(wait="w1", kind="approval", subject="e2", prompt="Would do?", simulates=True),
 ]  # fmt: skip
 
-FILES = {"events": EXAMPLES, "compacted": COMPACTED, "simulated": SIMULATED}
+SETTLED = [
+    ev.EffectSettled(
+        effect="e1", outcome="happened", result={"content": "hi", "calls": []}, by="agent-1",
+        usage=ev.Usage(input_tokens=7, output_tokens=9, model="m", cost=0.5),
+    ),
+]  # fmt: skip
+
+FILES = {
+    "events": EXAMPLES,
+    "compacted": COMPACTED,
+    "simulated": SIMULATED,
+    "settled": SETTLED,
+}
 
 
 def main() -> None:

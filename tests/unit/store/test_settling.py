@@ -6,10 +6,11 @@ import pytest
 
 from stillrun import wire
 from stillrun.errors import CheckRefused, InvalidBody
-from stillrun.events import VarsChange, make_key
+from stillrun.events import Usage, VarsChange, make_key
 from stillrun.values import args_digest
 from stillrun_store import leases, people
 from stillrun_store.append import append
+from stillrun_store.ledger import effects_of
 from stillrun_store.storage import Engine
 from stillrun_store.store import Store
 
@@ -59,7 +60,17 @@ def test_a_settlement_of_this_attempt_brings_result_and_vars(store, doubt):
     assert content.messages[-1]["content"] == {"id": 1}
 
 
+def test_a_settlement_counts_what_the_call_has_cost(store, doubt):
+    usage = Usage(input_tokens=7, output_tokens=9, cost=0.5)
+    people.settle(store, "r", "e1", wire.SettleEffect(outcome="happened", usage=usage))
+    entry = store.entry("r")
+    control = store.state_at(entry, entry.head_seq).state.control
+    assert (control.tokens, control.cost) == (16, 0.5)
+    (effect,) = effects_of(store, entry)
+    assert effect["usage"]["input_tokens"] == 7
+
+
 def test_what_did_not_happen_has_neither_result_nor_vars(store, doubt):
-    for extra in ({"result": 1}, {"vars": VarsChange(merge={"a": 1})}):
+    for extra in ({"result": 1}, {"vars": VarsChange(merge={"a": 1})}, {"usage": Usage()}):
         with pytest.raises(InvalidBody):
             people.settle(store, "r", "e1", wire.SettleEffect(outcome="did_not_happen", **extra))

@@ -8,10 +8,12 @@ import pytest
 
 from stillrun import Agent, Ask, Call, Fail, Happened, NotDone, Reply, Succeed, tool
 from stillrun import events as ev
+from stillrun.errors import Fenced, InvalidBody
 from stillrun.events import VarsChange
 from stillrun_agent import outcomes
 from stillrun_agent.calls import call_of
 from stillrun_agent.hand_in import hand_in
+from stillrun_agent.models import MeteredReply
 from stillrun_agent.tools import Outcome
 
 
@@ -257,6 +259,37 @@ def test_a_late_outcome_that_the_store_refuses_is_handed_in_bare(kind):
         assert told.type == "effect_failed"
     else:
         assert told.data == {"effect": "e1", "result": {"$unstorable": "too much"}}
+
+
+class FencedStore(LateStore):
+    """Takes settlements alone; an older one knows no `usage` there."""
+
+    def __init__(self, *, older):
+        super().__init__([])
+        self.older = older
+
+    def append(self, run, append, *, stop=None):
+        raise Fenced("the epoch is another one's", epoch=9)
+
+    def settle(self, run, effect, settle, *, stop=None):
+        if self.older and settle.usage is not None:
+            raise InvalidBody("", "Object contains unknown field `usage`")
+        self.taken.append(settle)
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_a_fenced_worker_hands_in_what_a_model_has_cost(older):
+    intended = ev.EffectIntended(
+        effect="e1", kind="model", name="m", args={}, args_digest="", key="k", on_doubt="retry"
+    )
+    call = call_of(once(look), "r", 7, intended)
+    usage = ev.Usage(input_tokens=7, output_tokens=9)
+    value = MeteredReply(content="so", usage=usage)
+    store = FencedStore(older=older)
+    hand_in(store, "w", Outcome(call=call, what="returned", value=value), threading.Event())
+    (told,) = store.taken
+    assert (told.outcome, told.result["content"]) == ("happened", "so")
+    assert told.usage == (None if older else usage)
 
 
 def test_intents_alone_are_no_progress(story):
