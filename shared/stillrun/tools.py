@@ -37,16 +37,23 @@ MAX_RETRIES = 100  # with the longest pauses these are four days
 
 # --- approvals
 
+MAX_PROMPT_CHARS = 20_000  # a person reads it, and a model's arguments may be a megabyte
+
+Preview = Callable[[dict[str, Any]], str]
+
 
 @dataclass(frozen=True)
 class Approval:
     """A person is asked before the call is made.
 
-    show: the question, with the call's arguments in braces. edit: arguments that the person may
-    change. deadline_s: then `default` ("approve" or "reject") is the answer; None waits for ever.
+    show: the question, with the call's arguments in braces; or a plain function that makes it of
+    the arguments, defaults included: a preview of what the call would do, the same for the same
+    arguments, which calls nothing. What it raises or answers but a text is replaced by the bare
+    arguments. edit: arguments that the person may change. deadline_s: then `default` ("approve" or
+    "reject") is the answer; None waits for ever.
     """
 
-    show: str
+    show: str | Preview
     edit: list[str] = field(default_factory=list)
     deadline_s: float | None = None
     default: str | None = None
@@ -54,7 +61,7 @@ class Approval:
 
     def __post_init__(self) -> None:
         if not isinstance(self.show, str):
-            raise AuthoringError("Approval: show is a text")
+            _check_preview(self.show)
         try:
             self.fields()
         except ValueError as error:
@@ -65,6 +72,8 @@ class Approval:
 
     def fields(self) -> list[str]:
         """The arguments that `show` names."""
+        if not isinstance(self.show, str):
+            return []
         found = []
         for _, name, form, _ in string.Formatter().parse(self.show):
             if name is None:
@@ -78,12 +87,14 @@ class Approval:
     def prompt(self, args: Mapping[str, Any]) -> str:
         """The question about these arguments; it never fails, whatever a model sent."""
         values = {**self.defaults, **args}
+        if not isinstance(self.show, str):
+            return _storable(_preview(self.show, values))
         parts = []
         for text, name, form, conversion in string.Formatter().parse(self.show):
             parts.append(text)
             if name is not None:
                 parts.append(_shown(values.get(name, "?"), form or "", conversion))
-        return "".join(parts)
+        return _storable("".join(parts))
 
     def check(self, tool_name: str, names: Sequence[str]) -> None:
         """Raise AuthoringError where `show` or `edit` names no parameter of the tool."""
@@ -92,6 +103,35 @@ class Approval:
                 raise AuthoringError(
                     f"tool {tool_name!r}: its Approval names {name!r}, no parameter"
                 )
+
+
+def _check_preview(show: object) -> None:
+    if not callable(show) or inspect.iscoroutinefunction(show) or is_generator(show):
+        raise AuthoringError("Approval: show is a text, or a plain function of the arguments")
+    try:
+        inspect.signature(show).bind({})
+    except TypeError as error:
+        raise AuthoringError(f"Approval: show takes the arguments as one dict: {error}") from None
+
+
+def _preview(show: Preview, values: Mapping[str, Any]) -> str:
+    try:
+        text = show(copied(values))
+        if not isinstance(text, str):
+            raise TypeError(f"a preview is a text, not a {type(text).__name__}")
+        return text
+    except Exception:
+        # A broken preview must not let a call pass, nor end the run: a person is asked.
+        _log.exception("an Approval's preview failed, so the bare arguments are shown")
+        return f"(no preview) {', '.join(f'{name}: {value}' for name, value in values.items())}"
+
+
+def _storable(text: str) -> str:
+    """A question that any event can hold, however large the arguments are."""
+    more = len(text) - MAX_PROMPT_CHARS
+    if more > 0:
+        text = f"{text[:MAX_PROMPT_CHARS]}… ({more} more characters)"
+    return text.encode(errors="replace").decode()
 
 
 def _shown(value: object, form: str, conversion: str | None) -> str:

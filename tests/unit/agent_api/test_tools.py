@@ -264,6 +264,11 @@ def test_an_agent_as_a_tool_can_be_simulated_for_its_run_may_write():
 
 # --- approvals
 
+
+def broken(args):
+    raise KeyError("price")
+
+
 ODD: Any = {"route": "LIS-OSL", "price": [1, {"a": None}]}
 
 
@@ -306,14 +311,65 @@ def test_an_approval_that_cannot_work_is_refused(settings):
         Approval(**settings)
 
 
+def test_a_preview_is_made_of_the_arguments_and_the_defaults():
+    def preview(args):
+        args["to"] = args["to"].upper()  # a slip that must not reach the call
+        return f"{args['to']} gets {args['text'][:2]}… ({len(args['text'])} characters)"
+
+    args = {"text": "hello"}
+    mail = tool(approve=Approval(preview, edit=["text"]), name="mail")(
+        lambda ctx, text, to="me": None
+    )
+    assert mail.approval_for(args).prompt(args) == "ME gets he… (5 characters)"
+    assert args == {"text": "hello"}
+
+
+def gives_no_text(args):
+    return {"not": "a text"}
+
+
+@pytest.mark.parametrize("preview", [broken, gives_no_text])
+def test_a_preview_that_fails_asks_with_the_bare_arguments(preview, caplog):
+    pay = tool(approve=Approval(preview), name="pay")(lambda ctx, amount, to="me": None)
+    asked = pay.approval_for({"amount": 1}).prompt({"amount": 1})
+    assert asked == "(no preview) to: me, amount: 1"
+    assert "preview failed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "show", [lambda: "x", lambda args, more: "x", 1, None, dict.get, lambda args: (yield)]
+)
+def test_a_preview_that_cannot_work_is_refused(show):
+    with pytest.raises(AuthoringError, match="show"):
+        Approval(show)
+
+
+async def waits(args):
+    return "x"
+
+
+def test_a_preview_is_no_coroutine():
+    with pytest.raises(AuthoringError, match="plain function"):
+        Approval(waits)
+
+
+@pytest.mark.parametrize("show", ["{text}", lambda args: args["text"]])
+def test_a_question_fits_into_an_event_whatever_the_model_wrote(show):
+    mail = tool(approve=Approval(show), name="mail")(lambda ctx, text: None)
+    for text in ("é" * 1_000_000, "\ud800"):
+        asked = mail.approval_for({"text": text}).prompt({"text": text})
+        assert len(asked.encode()) < 100_000
+    assert (
+        mail.approval_for({"text": "x" * 20_007})
+        .prompt({"text": "x" * 20_007})
+        .endswith("… (7 more characters)")
+    )
+
+
 @pytest.mark.parametrize("silent", [None, False])
 def test_a_rule_may_let_a_call_pass(silent):
     pay = tool(approve=lambda args: silent, name="pay")(lambda ctx, price: None)
     assert pay.approval_for({"price": 1}) is None
-
-
-def broken(args):
-    raise KeyError("price")
 
 
 @pytest.mark.parametrize("rule", [lambda args: True, lambda args: Approval("{other}"), broken])
