@@ -9,7 +9,7 @@ import hashlib
 import re
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 from zlib import crc32
 
 import msgspec
@@ -95,6 +95,11 @@ _FRAME_SEED = struct.Struct(">8sQQI")
 _SNAPSHOT_SEED = struct.Struct(">8sQ")
 
 
+# A number that no field of a head can hold must not get as far as `pack`.
+U32 = Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)]
+U64 = Annotated[int, msgspec.Meta(ge=0)]  # msgpack has no larger ones
+
+
 class Place(NamedTuple):
     """Where an event frame starts, and what is chained into it from before."""
 
@@ -109,8 +114,8 @@ class Origin(msgspec.Struct, frozen=True):
 
     run: str
     parent: bytes | None
-    previous_crc: int
-    previous_chain: int
+    previous_crc: U32
+    previous_chain: U32
 
 
 class FrameBytes(NamedTuple):
@@ -233,14 +238,14 @@ class IndexRecord(msgspec.Struct, array_like=True, frozen=True):
     directory: str
     log_id: bytes
     parent: bytes | None
-    segments: tuple[tuple[int, int], ...]  # first seq, bytes up to the last event frame's end
-    head_seq: int
-    chain: int
-    crc: int
-    last_frame: tuple[int, int, int, int]  # a Place
+    segments: tuple[tuple[U64, U64], ...]  # first seq, bytes up to the last event frame's end
+    head_seq: U64
+    chain: U32
+    crc: U32
+    last_frame: tuple[U64, U64, U32, U32]  # a Place
     sealed: bool
     suspect: bool
-    summary_seq: int
+    summary_seq: U64
     summary: bytes | None
 
     def doubted(self) -> IndexRecord:

@@ -437,3 +437,12 @@ def test_a_tail_that_cannot_be_read_is_not_cut(data, open_engine):
         [damage] = engine.recovery.damaged
         assert (damage.run, damage.seq) == ("run", EVENTS)
     assert path.read_bytes() == before
+
+
+def test_an_origin_with_numbers_that_no_head_can_hold_is_damage(rolled, open_engine):
+    """A checksum that turned into a negative number: it cannot be packed to be compared."""
+    path = segments(rolled)[0]
+    whole = path.read_bytes()
+    at = whole.index(b"\xacprevious_crc\0") + 13
+    path.write_bytes(whole[:at] + b"\xff" + whole[at + 1 :])
+    check_damaged(rolled, open_engine, 1)
