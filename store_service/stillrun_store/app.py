@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import logging
-import uuid
-
-from flask import Flask, Response, request
+from flask import Flask, request
 from werkzeug.exceptions import HTTPException
-from werkzeug.exceptions import MethodNotAllowed as WerkzeugMethodNotAllowed
 
-from stillrun.errors import Internal, MethodNotAllowed, StillrunError
+from stillrun.errors import StillrunError
 
 from .metrics import ROUTE, Metrics
 from .routes import http, operations, people, runs, workers
+from .routes.direct import AppendDoor
+from .routes.failures import Failures
 from .routes.limits import Uploads, Waiting
 from .store import Store
+from .turns import Turns
 
 __all__ = ["create_app"]
-
-_log = logging.getLogger(__name__)
 
 OWN_ACCEPT = (
     "runs.log",
@@ -27,15 +24,20 @@ OWN_ACCEPT = (
 )  # they answer in other types and judge it themselves
 
 
-def create_app(store: Store, *, allowed_hosts: frozenset[str] = frozenset()) -> Flask:
-    """The HTTP door of `store`. `allowed_hosts`: names besides the loopback ones."""
+def create_app(
+    store: Store, *, allowed_hosts: frozenset[str] = frozenset(), turns: Turns | None = None
+) -> Flask:
+    """The HTTP door of `store`. `allowed_hosts`: names besides the loopback ones.
+
+    `turns`: told of the requests that only wait, by a server that counts those that work.
+    """
     app = Flask(__name__, static_folder=None)
     app.url_map.strict_slashes = True
     app.url_map.merge_slashes = False
-    waiting = Waiting()
+    waiting, uploads = Waiting(turns), Uploads()
     metrics = Metrics(store)
-    app.extensions[http.UPLOADS] = Uploads()
-    app.extensions[http.REFUSED] = metrics.refused
+    failures = Failures(metrics.refused)
+    app.extensions[http.UPLOADS] = uploads
     app.register_blueprint(operations.blueprint(store, metrics))
     app.register_blueprint(runs.blueprint(store, waiting))
     app.register_blueprint(people.blueprint(store, waiting))
@@ -49,30 +51,11 @@ def create_app(store: Store, *, allowed_hosts: frozenset[str] = frozenset()) -> 
         if request.endpoint not in OWN_ACCEPT:
             http.check_accept()
 
-    @app.errorhandler(StillrunError)
-    def refused(error: StillrunError) -> Response:
-        if error.status >= 500 and not error.retryable:
-            _log.error("%s %s: %s: %s", request.method, request.path, error.code, error.detail)
-        return http.problem(error)
-
-    @app.errorhandler(HTTPException)
-    def routed(error: HTTPException) -> Response:
-        if isinstance(error, WerkzeugMethodNotAllowed):
-            methods = ", ".join(sorted(error.valid_methods or ()))
-            response = http.problem(MethodNotAllowed(f"this path takes {methods}"))
-            response.headers["Allow"] = methods
-            return response
-        known = StillrunError(error.description or error.name)
-        known.code, known.status = "malformed_body", error.code or 500
-        return http.problem(known)
-
-    @app.errorhandler(Exception)
-    def broken(error: Exception) -> Response:
-        request_id = uuid.uuid4().hex
-        _log.exception("%s %s failed, request_id %s", request.method, request.path, request_id)
-        detail = "a defect of the store; its log has the traceback"
-        return http.problem(Internal(detail, request_id=request_id))
-
+    for kind in (StillrunError, HTTPException, Exception):
+        app.register_error_handler(
+            kind, lambda error: failures.shown(error, request.method, request.path)
+        )
+    door = AppendDoor(app.wsgi_app, store, uploads, failures, allowed_hosts)
     # Outermost: whatever answers, Flask or a shorter way, is counted; it notes its ROUTE.
-    app.wsgi_app = metrics.counted(app.wsgi_app)  # type: ignore[method-assign]
+    app.wsgi_app = metrics.counted(door)  # type: ignore[method-assign]
     return app

@@ -20,6 +20,7 @@ from .restored import pause_restored
 from .storage import Engine, StorageError
 from .store import Store
 from .timers import Timers
+from .turns import Turns
 
 __all__ = ["serve"]
 
@@ -47,7 +48,6 @@ def serve(
     logging.basicConfig(
         level=config.log_level, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
-    sys.setswitchinterval(0.0001)  # one thread that folds must not cost the others milliseconds
     try:
         engine = Engine.open(config.data, on_fatal=_disk_failed)
     except (StorageError, OSError) as error:
@@ -62,7 +62,8 @@ def serve(
         sys.stderr.flush()
         os._exit(EXIT_CANNOT_START)
     timers = Timers(store)
-    flight = _InFlight(create_app(store, allowed_hosts=config.allowed_hosts))
+    turns = Turns()
+    flight = _InFlight(create_app(store, allowed_hosts=config.allowed_hosts, turns=turns), turns)
     stopping = threading.Lock()
 
     def stop() -> None:
@@ -111,21 +112,29 @@ def _report(store: Store, config: Config) -> None:
 class _InFlight:
     """Counts requests, so that the files are closed after the last answer was made."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, turns: Turns) -> None:
         self._app = app
+        self._turns = turns
         self._count = 0
-        self._idle = threading.Condition()
+        self._lock = threading.Lock()
+        self._idle = threading.Event()
+        self._idle.set()
 
     def __call__(self, environ: Any, start_response: Any) -> Any:
-        with self._idle:
+        with self._lock:
             self._count += 1
+            if self._count == 1:
+                self._idle.clear()
+        self._turns.begin()
         try:
             return self._app(environ, start_response)
         finally:
-            with self._idle:
+            self._turns.end()
+            with self._lock:
                 self._count -= 1
-                self._idle.notify_all()
+                if self._count == 0:
+                    self._idle.set()
 
     def wait(self, timeout_s: float) -> None:
-        with self._idle:
-            self._idle.wait_for(lambda: self._count == 0, timeout_s)
+        """Return when no request is at work, or the time is over."""
+        self._idle.wait(timeout_s)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
 
 from stillrun.errors import Overloaded
+
+from ..turns import Turns
 
 __all__ = ["THREADS", "Uploads", "Waiting"]
 
@@ -27,8 +30,8 @@ class Uploads:
     """
 
     def __init__(self) -> None:
-        self._short = threading.Semaphore(MAX_SHORT_UPLOADS)
-        self._long = threading.Semaphore(MAX_LONG_UPLOADS)
+        self._short = _places(MAX_SHORT_UPLOADS)
+        self._long = _places(MAX_LONG_UPLOADS)
 
     @contextlib.contextmanager
     def place(self, length_bytes: int | None) -> Iterator[None]:
@@ -38,28 +41,43 @@ class Uploads:
         """
         is_short = length_bytes is not None and length_bytes <= SHORT_BYTES
         places = self._short if is_short else self._long
-        limit = MAX_SHORT_UPLOADS if is_short else MAX_LONG_UPLOADS
-        if not places.acquire(timeout=UPLOAD_PATIENCE_S):
-            raise Overloaded(f"{limit} bodies of this size arrive already", limit=limit)
+        try:
+            places.get(timeout=UPLOAD_PATIENCE_S)
+        except Empty:
+            limit = MAX_SHORT_UPLOADS if is_short else MAX_LONG_UPLOADS
+            raise Overloaded(f"{limit} bodies of this size arrive already", limit=limit) from None
         try:
             yield
         finally:
-            places.release()
+            places.put(None)
+
+
+def _places(count: int) -> SimpleQueue[None]:
+    """A queue of tokens: a semaphore that costs next to nothing while places are free."""
+    places: SimpleQueue[None] = SimpleQueue()
+    for _ in range(count):
+        places.put(None)
+    return places
 
 
 class Waiting:
     """Places for requests that wait; one more is refused at once, with Retry-After."""
 
-    def __init__(self) -> None:
+    def __init__(self, turns: Turns | None = None) -> None:
         self._places = threading.Semaphore(MAX_WAITING)
+        self._turns = turns
 
     @contextlib.contextmanager
     def place(self) -> Iterator[None]:
-        """Hold one place for the length of a block."""
+        """Hold one place for the length of a block, in which the request does no work."""
         give_back = self.take()
+        if self._turns is not None:
+            self._turns.end()
         try:
             yield
         finally:
+            if self._turns is not None:
+                self._turns.begin()
             give_back()
 
     def take(self) -> Callable[[], None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flask import Blueprint, Response, request
+from flask import Blueprint, Response
 
 from stillrun.errors import CHECK_CODES, CODES, NotFound
 from stillrun.schema import SCHEMA_VERSION
@@ -88,9 +88,5 @@ def blueprint(store: Store, metrics: Metrics) -> Blueprint:
         else:
             raise NotFound(f"no problem {code!r:.60}")
         return http.answer(shown)
-
-    @bp.app_errorhandler(404)
-    def nothing_here(error: object) -> Response:
-        return http.problem(NotFound(f"nothing at {request.path!r:.120}; GET / lists what is"))
 
     return bp

@@ -78,6 +78,7 @@ class RunLog:
         "summary",
         "tip",
         "uncut",
+        "_path",
     )
 
     def __init__(self, run: str, directory: Path, log_id: bytes, parent: bytes | None, tip: Tip):
@@ -101,9 +102,15 @@ class RunLog:
         self.last_write = 0.0
         self.queued = False
         self.dirty = False
+        self._path = (0, directory)
 
     def path_of(self, first_seq: int) -> Path:
-        return self.directory / segment_name(first_seq)
+        """Of a segment; the one asked for last is kept, for every append asks for the same one."""
+        kept_seq, path = self._path
+        if kept_seq != first_seq:
+            path = self.directory / segment_name(first_seq)
+            self._path = (first_seq, path)
+        return path
 
     def origin(self) -> Origin:
         """For the first frame of the next segment."""

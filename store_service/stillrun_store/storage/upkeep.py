@@ -6,6 +6,7 @@ the thread sleeps until there is something to do."""
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -47,7 +48,7 @@ class Upkeep:
         self._index_due: float | None = None
         self._index_lock = threading.Lock()
         self._wake = threading.Event()
-        self._idle = False
+        self._wakes_at = math.inf  # monotonic; of no use to those who need it no sooner
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="stillrun-upkeep", daemon=True)
 
@@ -67,14 +68,19 @@ class Upkeep:
         if not log.queued:
             log.queued = True
             self._resting.append((now + self._seal_after_s, log))
-        self.changed(log)
+        self._note(log, now + self._seal_after_s)
 
     def changed(self, log: RunLog) -> None:
         """What the index knows of the log is out of date."""
+        self._note(log, time.monotonic() + INDEX_EVERY_S)
+
+    def _note(self, log: RunLog, due: float) -> None:
         if not log.dirty:
             log.dirty = True
             self._dirty.append(log)
-        if self._idle:
+        # A thread woken by every append would cost each of them a switch there and back.
+        if due < self._wakes_at:
+            self._wakes_at = due  # those who come before it has woken need not wake it too
             self._wake.set()
 
     def flush(self) -> None:
@@ -101,15 +107,14 @@ class Upkeep:
 
     def _sleep(self) -> None:
         self._wake.clear()
-        self._idle = True
+        self._wakes_at = math.inf  # whoever adds from here on wakes us: below it may be overlooked
         if self._dirty and self._index_due is None:
             self._index_due = time.monotonic() + INDEX_EVERY_S
         dues = [self._resting[0][0]] if self._resting else []
         dues += [] if self._index_due is None else [self._index_due]
-        # Looked at after `_idle` is set: whoever adds later wakes us.
+        self._wakes_at = due = min(dues, default=math.inf)
         if not self._stopping:
-            self._wake.wait(max(0.0, min(dues) - time.monotonic()) if dues else None)
-        self._idle = False
+            self._wake.wait(None if due == math.inf else max(0.0, due - time.monotonic()))
 
     def _seal_rested(self) -> None:
         now = time.monotonic()
