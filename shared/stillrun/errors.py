@@ -263,7 +263,8 @@ class OutcomeUnknown(Unavailable):
 
 
 class DiskFull(Unavailable):
-    """No room for the append; reads go on. Free space, then send the same again."""
+    """The volume takes no more, for lack of what `lacking` says; reads and deletions go on.
+    Make room, then send the same again: nothing was written, and no restart is needed."""
 
     code, status, title = "disk_full", 507, "Disk full"
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import socket
 import threading
 from collections.abc import Callable
 
-__all__ = ["die_with_parent", "on_stop"]
+__all__ = ["allow_open_files", "die_with_parent", "on_stop"]
 
 _PR_SET_PDEATHSIG = 1
 
@@ -28,6 +29,17 @@ def die_with_parent() -> None:
         return
     if os.getppid() != parent:  # it died before the call above: nobody will send the signal
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def allow_open_files(wanted: int) -> int:
+    """Let this process and its children have so many open files, or as many as the machine lets
+    us; answers how many. What a shell gives, 1,024 at most, is a default for programs that select.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return wanted if soft == resource.RLIM_INFINITY else soft
 
 
 def on_stop(stop: Callable[[], None]) -> None:

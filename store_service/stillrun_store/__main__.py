@@ -17,6 +17,8 @@ from granian.constants import Interfaces
 from granian.log import LogLevels
 from granian.server.mp import MPServer
 
+from stillrun.process import allow_open_files
+
 from .commands import backup, dump, restore
 from .config import BadSetting, Config
 from .routes.limits import THREADS
@@ -24,6 +26,10 @@ from .serve import serve
 
 STOP_S = 5  # after that the server process is killed; what was answered is on the disk anyway
 COMMANDS = {"backup": backup, "dump": dump, "restore": restore}
+# Connections beyond these wait to be accepted. A quarter of the open files is for them and half for
+# the logs, whatever the machine allows: so neither takes what the other, or a snapshot, needs.
+MAX_CONNECTIONS = 1_024
+OPEN_FILES = 4 * MAX_CONNECTIONS
 SETTINGS = ("STORE_DATA", "STORE_LISTEN", "ALLOWED_HOSTS", "SNAPSHOT_EVERY", "LOG_LEVEL")
 
 
@@ -59,6 +65,7 @@ def _serve(arguments: Sequence[str]) -> None:
     except BadSetting as error:
         sys.stderr.write(f"stillrun-store cannot start: {error}\n")
         sys.exit(2)
+    open_files = allow_open_files(OPEN_FILES)
     server = MPServer(
         "stillrun_store",
         address=config.host,
@@ -67,6 +74,7 @@ def _serve(arguments: Sequence[str]) -> None:
         websockets=False,
         workers=1,
         blocking_threads=THREADS,
+        backpressure=min(MAX_CONNECTIONS, open_files // 4),
         workers_kill_timeout=STOP_S,
         log_level=LogLevels.error,
     )

@@ -17,6 +17,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 
 from .listing import RUN_STATUSES, shown_status
+from .space import LEVELS
 from .store import Store
 from .tally import Sums, Tally
 
@@ -141,10 +142,20 @@ class Metrics:
         )
         torn = len(engine.recovery.torn_tails)
         yield _gauge("torn_tails_cut", "Unfinished writes found by the last start.", torn)
-        yield _gauge("free_bytes", "Bytes left on the volume.", engine.free_bytes())
-        yield _gauge("free_inodes", "Files the volume can still take.", engine.free_inodes())
+        yield from self._volume()
         ready = store.ready and not store.stopping.is_set()
         yield _gauge("ready", "1 when recovery is done.", int(ready))
+
+    def _volume(self) -> Iterator[Metric]:
+        space = self._store.space
+        space.look()
+        volume = space.volume
+        yield _gauge("free_bytes", "Bytes left on the volume.", volume.free_bytes)
+        if volume.free_files is not None:  # some file systems have no such limit
+            yield _gauge("free_inodes", "Files the volume can still take.", volume.free_files)
+        level = LEVELS.index(space.level)
+        yield _gauge("disk_level", "0: ok, 1: space or inodes are low, 2: full.", level)
+        yield _counter("appends_refused", "Appends the volume did not take.", space.refused_total)
 
 
 def _histogram(bounds: tuple[float, ...], sums: Sums) -> tuple[list[tuple[str, float]], float]:

@@ -18,7 +18,6 @@ from stillrun.errors import (
     CheckRefused,
     CorruptLog,
     Damaged,
-    DiskFull,
     InvalidBody,
     OutcomeUnknown,
     Overloaded,
@@ -41,6 +40,7 @@ from .drafts import Draft, encoded, new_event_id
 from .memory import Memory
 from .offered import Offered
 from .runs import SUMMARY_VERSION, Entry, Ids, Loaded, Summary, summarize
+from .space import Space
 from .storage import Damage as DiskDamage
 from .storage import Engine, Sizes
 from .storage import errors as disk
@@ -50,7 +50,6 @@ __all__ = ["Store"]
 
 _log = logging.getLogger(__name__)
 
-SPACE_KNOWN_S = 1.0  # asking the file system at each append would cost as much as the append
 MAX_QUEUED_PER_RUN = 8  # one slow disk must not let one run take every thread
 COMMIT_BOUNDS_S = (0.000_2, 0.001, 0.005, 0.025, 0.1, 1.0)  # good disks sync in 0.1 to 5 ms
 READ_BATCH = 1_000  # events and
@@ -58,7 +57,7 @@ READ_BYTES = 1 << 20  # bytes read at once (one frame more at most): bounds a lo
 
 
 @contextlib.contextmanager
-def _translated(engine: Engine, entry: Entry | None = None) -> Iterator[None]:
+def _translated(engine: Engine, space: Space, entry: Entry | None = None) -> Iterator[None]:
     """The one border at which the engine's errors become the tree of `stillrun.errors`."""
     try:
         yield
@@ -66,7 +65,7 @@ def _translated(engine: Engine, entry: Entry | None = None) -> Iterator[None]:
         detail = f"run {error.run!r} was deleted; ids are never reused"
         raise RunDeleted(detail, run=error.run) from error
     except disk.DiskFull as error:
-        raise DiskFull(str(error)) from error
+        raise space.refused(error) from error
     except disk.OutcomeUnknown as error:
         raise OutcomeUnknown(str(error)) from error
     except disk.DataDirUnusable as error:  # no file could be opened: nothing was written
@@ -109,8 +108,7 @@ class Store:
         self._polls: list[threading.Condition] = []
         self._polls_lock = threading.Lock()
         self._snapshots = snapshots.Writer(engine)
-        self._has_space = True
-        self._space_known_until = 0.0
+        self.space = Space(engine, self.now_ms, time.monotonic)
         self._recover()
 
     # --- start and stop
@@ -205,14 +203,14 @@ class Store:
             entry = self._entries.get(run)
             if entry is None:
                 try:
-                    with _translated(self.engine):
+                    with _translated(self.engine, self.space):
                         self.engine.drop(run, last_event(0, 0))
                 except disk.NoSuchRun:
                     raise RunNotFound(run) from None
                 return None
         with entry.lock:  # not of the queue of writers: the way out of a crowded run, too
             entry.refuse_deleted()
-            with _translated(self.engine, entry):
+            with _translated(self.engine, self.space, entry):
                 self.engine.drop(run, last_event(entry.head_seq, entry.summary.at_ms))
             entry.deleted, entry.loaded, entry.lease_until = True, None, None
             del self._entries[run]
@@ -282,7 +280,7 @@ class Store:
                 raise
 
     def _read(self, entry: Entry, first_seq: int, last_seq: int) -> list[bytes]:
-        with _translated(self.engine, entry):
+        with _translated(self.engine, self.space, entry):
             return self.engine.read(entry.run, first_seq, last_seq, max_bytes=READ_BYTES)
 
     def state_at(self, entry: Entry, seq: int) -> Loaded:
@@ -311,7 +309,7 @@ class Store:
 
     def _fold(self, entry: Entry, seq: int) -> Loaded:
         """Newest usable snapshot at or below `seq`, and the events after it (I3)."""
-        with _translated(self.engine, entry):
+        with _translated(self.engine, self.space, entry):
             base = snapshots.read(self.engine, entry.run, seq)
         state, ids, after = (new_state(), Ids(), 0) if base is None else base
         for event in self.events(entry, after + 1, seq):
@@ -326,7 +324,7 @@ class Store:
 
     def sizes(self, entry: Entry) -> Sizes:
         """Bytes on disk of the run's log and snapshots."""
-        with _translated(self.engine, entry):
+        with _translated(self.engine, self.space, entry):
             return self.engine.sizes(entry.run)
 
     def loaded(self, entry: Entry) -> Loaded:
@@ -350,9 +348,9 @@ class Store:
         """
         events = self.tried(entry, loaded.state.control, drafts, epoch=epoch)
         payloads = [encoded(event, draft.pointer) for event, draft in events]
-        self._keep_reserve()
+        self.space.keep_reserve()
         began = time.perf_counter()
-        with _translated(self.engine, entry):
+        with _translated(self.engine, self.space, entry):
             appended = self.engine.append(entry.run, payloads)
         try:
             if appended.first_seq != events[0][0].seq:
@@ -365,15 +363,6 @@ class Store:
             # The frame is durable and the fold may be half of it: the next request folds anew.
             entry.loaded, entry.head_seq = None, appended.last_seq
             raise
-
-    def _keep_reserve(self) -> None:
-        """Refuse appends before the volume is full to the last byte: deletions need some too."""
-        now_s = time.monotonic()
-        if now_s >= self._space_known_until:
-            self._has_space = self.engine.has_reserve()
-            self._space_known_until = now_s + SPACE_KNOWN_S
-        if not self._has_space:
-            raise DiskFull("what is left of the volume is a reserve: free some space")
 
     def tried(
         self, entry: Entry, control: Control, drafts: list[Draft], *, epoch: int
@@ -470,9 +459,9 @@ class Store:
         )
         state = fold_into(new_state(), [event])
         payload = encoded(event)
-        self._keep_reserve()
+        self.space.keep_reserve()
         began = time.perf_counter()
-        with _translated(self.engine):
+        with _translated(self.engine, self.space):
             self.engine.create(run, created.log_id, [payload])
         self.commits.note("commit", time.perf_counter() - began, 1, len(payload))
         loaded = Loaded(state=state, ids=Ids(), log_bytes=len(payload))
@@ -499,7 +488,8 @@ class Store:
         if self.stopping.is_set():
             raise Stopping("the store is going down")
         try:
-            with _translated(self.engine):
+            self.space.keep_reserve()
+            with _translated(self.engine, self.space):
                 return self.engine.put_blob(sha256, data)
         except disk.BadBlob as error:
             raise InvalidBody("", str(error)) from None
@@ -508,6 +498,8 @@ class Store:
         """The bytes of that digest, checked, or None."""
         try:
             return self.engine.get_blob(sha256)
+        except disk.NoDescriptor as error:
+            raise Overloaded(str(error)) from None
         except (disk.BadBlob, disk.DataDirUnusable) as error:
             raise CorruptLog(f"blob {sha256}: {error}") from None
 

@@ -10,7 +10,7 @@ import logging
 import threading
 
 from stillrun import events as ev
-from stillrun.errors import RunDeleted, StillrunError
+from stillrun.errors import DiskFull, RunDeleted, StillrunError
 
 from .drafts import Draft
 from .runs import Entry, Loaded
@@ -98,7 +98,9 @@ class Timers:
             pass  # since it was found due
         except StillrunError as error:
             # A full disk or a damaged run must not stop the clock of the others; look again soon.
-            _log.warning("timer of run %s: %s", run, error.detail)
+            # Each run with something due meets a full disk each second; `Space` has told of it.
+            level = logging.DEBUG if isinstance(error, DiskFull) else logging.WARNING
+            _log.log(level, "timer of run %s: %s", run, error.detail)
             if error.retryable:
                 store.board.watch_lease(run, store.monotonic() + RETRY_AFTER_S)
         except Exception:

@@ -200,30 +200,3 @@ def test_a_blob_that_cannot_be_read_is_damage(door):
     sha256 = "ab" * 32
     (door.path / "blobs" / "ab" / sha256).mkdir(parents=True)
     refused(door.get(f"/blobs/{sha256}", is_damaged=True), 500, "corrupt_log")
-
-
-# --- a full disk
-
-
-def test_the_reserve_of_the_volume_is_for_deletions(door, monkeypatch):
-    with_notes(door)
-    files = door.store.engine._files
-    monkeypatch.setattr(files, "volume_bytes", lambda path: 1 << 40)
-    monkeypatch.setattr(files, "free_bytes", lambda path: (1 << 20) - 1)
-    door.store._space_known_until = 0.0
-    refused(door.append("r", note()), 507, "disk_full")
-    refused(door.send("PUT", "/runs/s", {"agent": "a"}), 507, "disk_full")
-    assert good(door.get("/runs/r")).body["head_seq"] == 6
-    monkeypatch.setattr(files, "free_bytes", lambda path: 1 << 20)
-    door.store._space_known_until = 0.0
-    good(door.append("r", note()), 201)
-
-
-@pytest.mark.parametrize(("volume", "reserve"), [(1000, 10), (1 << 20, 10_485), (1 << 40, 1 << 20)])
-def test_the_reserve_is_one_per_cent_and_at_most_a_megabyte(door, monkeypatch, volume, reserve):
-    files = door.store.engine._files
-    monkeypatch.setattr(files, "volume_bytes", lambda path: volume)
-    monkeypatch.setattr(files, "free_bytes", lambda path: reserve)
-    assert door.store.engine.has_reserve()
-    monkeypatch.setattr(files, "free_bytes", lambda path: reserve - 1)
-    assert not door.store.engine.has_reserve()

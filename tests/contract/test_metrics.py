@@ -139,6 +139,8 @@ def test_the_volume_and_the_process_are_shown(door):
     found = scrape(door)
     assert found["free_bytes",] > 1 << 20
     assert found["free_inodes",] >= 0
+    assert found["disk_level",] in (0, 1)  # the disk of whoever tests may be low
+    assert found["appends_refused_total",] == 0
     assert found["ready",] == 1
     assert found["torn_tails_cut",] == 0
     assert found["process_open_fds",] > 3

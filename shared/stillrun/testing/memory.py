@@ -21,6 +21,7 @@ from stillrun_store.storage.info import (
     Sizes,
     SnapshotFault,
     SnapshotInfo,
+    VolumeSpace,
 )
 
 __all__ = ["MemoryEngine"]
@@ -197,13 +198,9 @@ class MemoryEngine:
         """Memory has no volume that could be full."""
         return True
 
-    def free_bytes(self) -> int:
+    def volume(self) -> VolumeSpace:
         """Always enough."""
-        return FREE_BYTES
-
-    def free_inodes(self) -> int:
-        """Always enough."""
-        return FREE_BYTES
+        return VolumeSpace(FREE_BYTES, FREE_BYTES, None, None, 0)
 
     def note_restored(self, restored: dict[str, Any]) -> None:
         """Replace what is said of the restore."""

@@ -66,6 +66,7 @@ def blueprint(store: Store, metrics: Metrics) -> Blueprint:
             "damaged_runs": damaged,
             "torn_tails_cut": len(report.torn_tails),
             "snapshots_ignored": store.engine.snapshot_fault_count,
+            "disk": store.space.figures(),
         }
         return http.answer(shown, 200 if ready else 503)
 

@@ -27,6 +27,7 @@ from .info import (
     SnapshotFault,
     SnapshotInfo,
     TornTail,
+    VolumeSpace,
 )
 
 __all__ = [
@@ -53,4 +54,5 @@ __all__ = [
     "StorageError",
     "TornTail",
     "UnsupportedFormat",
+    "VolumeSpace",
 ]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .durable import FailStop, refused, replace_file
 from .errors import BadBlob, DataDirUnusable
-from .files import Files
+from .files import NO_DESCRIPTOR, Files
 
 __all__ = ["Blobs"]
 
@@ -61,6 +61,8 @@ class Blobs:
         except FileNotFoundError:
             return None
         except OSError as error:
+            if error.errno in NO_DESCRIPTOR:
+                raise refused(path, error) from error
             raise DataDirUnusable(path, f"cannot be read: {error}") from error
 
     def _make_parent(self, path: Path) -> None:

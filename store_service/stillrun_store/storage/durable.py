@@ -11,18 +11,25 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from .errors import DataDirUnusable, DiskFull, OutcomeUnknown, StorageError
-from .files import Files
+from .errors import DataDirUnusable, DiskFull, NoDescriptor, OutcomeUnknown, StorageError
+from .files import NO_DESCRIPTOR, Files
 
 __all__ = ["FULL", "FailStop", "refused", "replace_file", "write_all"]
 
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+FULL = {  # by errno, what the volume lacks
+    errno.ENOSPC: "space",
+    errno.EDQUOT: "quota",
+    errno.EFBIG: "file size",
+    errno.EROFS: "write access",
+}
 
 
 def refused(path: Path, error: OSError) -> StorageError:
     """What to raise when a file could not be made or opened; nothing was written."""
     if error.errno in FULL:
-        return DiskFull(f"{path}: {error}")
+        return DiskFull(f"{path}: {error}", FULL[error.errno])
+    if error.errno in NO_DESCRIPTOR:
+        return NoDescriptor(path, f"too many open files: {error}")
     return DataDirUnusable(path, str(error))
 
 
@@ -51,7 +58,10 @@ class FailStop:
 
 
 def write_all(files: Files, fd: int, data: bytes, offset: int) -> None:
-    """All of `data`, or DiskFull, or the OSError; after an error some of it may be in the file."""
+    """All of `data`, or DiskFull, or the OSError; after an error some of it may be in the file.
+
+    None of it if the DiskFull is for lack of write access."""
+    done = 0
     try:
         done = files.pwrite(fd, data, offset)
         while done < len(data):
@@ -61,8 +71,8 @@ def write_all(files: Files, fd: int, data: bytes, offset: int) -> None:
                 raise OSError(errno.ENOSPC, "the write made no progress")
             done += more
     except OSError as error:
-        if error.errno in FULL:
-            raise DiskFull(str(error)) from error
+        if error.errno in FULL and not (error.errno == errno.EROFS and done):
+            raise DiskFull(str(error), FULL[error.errno]) from error
         raise
 
 
@@ -92,7 +102,7 @@ def replace_file(files: Files, fail_stop: FailStop, path: Path, temp: Path, *par
         if error.errno in FULL:  # no room for the entry: nothing has changed
             with suppress(OSError):
                 files.unlink(temp)
-            raise DiskFull(f"{path}: {error}") from error
+            raise DiskFull(f"{path}: {error}", FULL[error.errno]) from error
         raise fail_stop.stop(f"rename of {temp}", error) from error
     try:
         # Without this a power cut can bring the old file back (seen on ext4, XFS and btrfs).

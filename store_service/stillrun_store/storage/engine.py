@@ -21,7 +21,7 @@ from .format import Origin, Place, chain_of, directory_name, encode_frame
 from .graves import Graves
 from .handles import Handles
 from .index import Index
-from .info import Appended, RecoveryReport, RunInfo, Sizes, SnapshotFault, SnapshotInfo
+from .info import Appended, RecoveryReport, RunInfo, Sizes, SnapshotFault, SnapshotInfo, VolumeSpace
 from .log import NOTHING, LogReader, RunLog
 from .recovery import Recovery
 from .snapshots import Snapshots
@@ -310,18 +310,23 @@ class Engine:
         log_bytes = sum(segment.size_bytes for segment in log.tip.segments)
         return Sizes(log_bytes, sum(info.bytes for info in self._snapshots.of(log)))
 
-    def free_bytes(self) -> int:
-        """Bytes an append may still take on the volume, as the file system says."""
-        return self._files.free_bytes(self._dir.path)
-
-    def free_inodes(self) -> int:
-        """Files the volume can still take, as the file system says."""
-        return self._files.free_inodes(self._dir.path)
+    def volume(self) -> VolumeSpace:
+        """What is left for this user on the volume, as its file system says now."""
+        volume = self._files.volume(self._dir.path)
+        total_bytes = volume.f_blocks * volume.f_frsize
+        counts_files = volume.f_files > 0  # btrfs says 0: it makes inodes as it needs them
+        return VolumeSpace(
+            free_bytes=volume.f_bavail * volume.f_frsize,
+            total_bytes=total_bytes,
+            free_files=volume.f_favail if counts_files else None,
+            total_files=volume.f_files if counts_files else None,
+            reserve_bytes=min(total_bytes // 100, MAX_RESERVE_BYTES),
+        )
 
     def has_reserve(self) -> bool:
         """Whether the volume has more left than what is kept for deletions."""
-        reserve = min(self._files.volume_bytes(self._dir.path) // 100, MAX_RESERVE_BYTES)
-        return self.free_bytes() >= reserve
+        volume = self.volume()
+        return volume.free_bytes >= volume.reserve_bytes
 
     def flush(self) -> None:
         """Seal every log and write the index now, as `close` does."""

@@ -3,6 +3,7 @@
 StorageError
 ├── DataDirBusy        another process holds the directory: stop it, or start later
 ├── DataDirUnusable    the directory cannot be used as it is: a person fixes it (path, reason)
+│   └── NoDescriptor   too many open files, for now; nothing was written
 ├── UnsupportedFormat  files of another format version: use the code that wrote them
 ├── RunExists          create: the id is taken
 ├── NoSuchRun          the id was never created
@@ -26,6 +27,7 @@ __all__ = [
     "DataDirUnusable",
     "DiskFull",
     "DroppedRun",
+    "NoDescriptor",
     "NoSuchRun",
     "OutcomeUnknown",
     "RunExists",
@@ -49,6 +51,10 @@ class DataDirUnusable(StorageError):
         super().__init__(f"{path}: {reason}")
         self.path = path
         self.reason = reason
+
+
+class NoDescriptor(DataDirUnusable):
+    """No file can be opened, for now: this process, or the machine, has too many open."""
 
 
 class UnsupportedFormat(StorageError):
@@ -82,7 +88,14 @@ class DamagedLog(StorageError):
 
 
 class DiskFull(StorageError):
-    """No space (or quota, or file size) left; nothing was written, appends resume by themselves."""
+    """The volume takes no more; nothing was written, and appends resume by themselves.
+
+    `lacking`: space (which may be inodes), quota, file size (a limit of the process), or write
+    access (it was made read-only while it was in use)."""
+
+    def __init__(self, detail: str, lacking: str = "space") -> None:
+        super().__init__(detail)
+        self.lacking = lacking
 
 
 class OutcomeUnknown(StorageError):

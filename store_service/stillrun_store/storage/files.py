@@ -5,16 +5,21 @@ read; errors are plain OSError."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import os
-from contextlib import suppress
+import resource
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-__all__ = ["Files", "OsFiles", "StatEntry"]
+__all__ = ["NO_DESCRIPTOR", "Files", "OsFiles", "StatEntry"]
 
 FILE_MODE = 0o644
 DIR_MODE = 0o755
+NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class StatEntry(NamedTuple):
@@ -25,8 +30,45 @@ class StatEntry(NamedTuple):
     size_bytes: int
 
 
+class _Spare:
+    """A descriptor in reserve. A rename or a new file that could not be made durable would end the
+    process, and that for no more than a lack of descriptors."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._fd: int | None = None
+
+    def keep(self) -> None:
+        """Have it, if it was lost or is not there yet."""
+        if self._fd is None:
+            with self._lock:
+                if self._fd is None:
+                    self._fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    @contextlib.contextmanager
+    def free(self) -> Iterator[None]:
+        """Lend its place for the length of a block."""
+        with self._lock:
+            if self._fd is not None:
+                os.close(self._fd)
+                self._fd = None
+            yield
+        with contextlib.suppress(OSError):  # then with the next sync that finds a descriptor
+            self.keep()
+
+
+def _fsync_dir(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 class OsFiles:
     """The operating system's files."""
+
+    _spare = _Spare()
 
     def open_new(self, path: Path) -> int:
         """Create for reading and writing; FileExistsError if it is there already."""
@@ -85,12 +127,15 @@ class OsFiles:
         os.fsync(fd)
 
     def fsync_dir(self, path: Path) -> None:
-        """Make the entries of a directory durable."""
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        """Make the entries of a directory durable, also where no more files can be opened."""
         try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+            self._spare.keep()
+            _fsync_dir(path)
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTOR:
+                raise
+            with self._spare.free():
+                _fsync_dir(path)
 
     def size(self, fd: int) -> int:
         return os.fstat(fd).st_size
@@ -113,19 +158,14 @@ class OsFiles:
     def exists(self, path: Path) -> bool:
         return os.path.lexists(path)
 
-    def free_bytes(self, path: Path) -> int:
-        """Bytes left for this user on the volume that holds `path`."""
-        volume = os.statvfs(path)
-        return volume.f_bavail * volume.f_frsize
+    def volume(self, path: Path) -> os.statvfs_result:
+        """The volume that holds `path`."""
+        return os.statvfs(path)
 
-    def volume_bytes(self, path: Path) -> int:
-        """Size of the volume that holds `path`."""
-        volume = os.statvfs(path)
-        return volume.f_blocks * volume.f_frsize
-
-    def free_inodes(self, path: Path) -> int:
-        """Files that this user may still make on that volume; 0 too where it has no such limit."""
-        return os.statvfs(path).f_favail
+    def max_open_files(self) -> int:
+        """How many descriptors this process may have; more than anybody needs if unlimited."""
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return 1 << 30 if soft == resource.RLIM_INFINITY else soft
 
     def writable(self, path: Path) -> bool:
         """Whether this process may create files in the directory (as far as permissions say)."""
@@ -141,7 +181,7 @@ class OsFiles:
                 if entry.is_dir(follow_symlinks=False):
                     entries.append(StatEntry(entry.name, True, 0))
                 elif entry.is_file(follow_symlinks=False):
-                    with suppress(FileNotFoundError):
+                    with contextlib.suppress(FileNotFoundError):
                         size = entry.stat(follow_symlinks=False).st_size
                         entries.append(StatEntry(entry.name, False, size))
                 else:

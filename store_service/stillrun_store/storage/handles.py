@@ -4,17 +4,17 @@ Always: a file is closed only when nobody uses it; what was written through it w
 
 from __future__ import annotations
 
-import errno
 import threading
 from collections import OrderedDict
 from pathlib import Path
 
-from .errors import DataDirUnusable
-from .files import Files
+from .durable import refused
+from .files import NO_DESCRIPTOR, Files
 
 __all__ = ["Handle", "Handles"]
 
-MAX_OPEN_FILES = 512  # half of the usual limit of 1,024 for a process: sockets need theirs
+MAX_OPEN_FILES = 512  # what a busy store uses at once; opening another one takes microseconds
+MIN_OPEN_FILES = 8  # each for as long as a call takes, whatever the process may have
 
 
 class Handle:
@@ -32,14 +32,15 @@ class Handle:
 class Handles:
     """Segments kept open for reading and writing. Every `take` needs its `give`."""
 
-    def __init__(self, files: Files, limit: int = MAX_OPEN_FILES) -> None:
+    def __init__(self, files: Files) -> None:
         self._files = files
-        self._limit = limit
+        # The other half is for sockets, and for what is opened in passing.
+        self._limit = max(MIN_OPEN_FILES, min(MAX_OPEN_FILES, files.max_open_files() // 2))
         self._lock = threading.Lock()
         self._open: OrderedDict[Path, Handle] = OrderedDict()
 
     def take(self, path: Path) -> Handle:
-        """FileNotFoundError if it is missing; DataDirUnusable if no more files can be opened."""
+        """FileNotFoundError if it is missing; NoDescriptor if no more files can be opened."""
         with self._lock:
             handle = self._open.get(path)
             if handle is not None:
@@ -49,9 +50,15 @@ class Handles:
         try:
             fd = self._files.open_rw(path)
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                raise DataDirUnusable(path, f"too many open files: {error}") from error
-            raise
+            if error.errno not in NO_DESCRIPTOR:
+                raise
+            self.shrink()  # what we keep open for speed is ours to give
+            try:
+                fd = self._files.open_rw(path)
+            except OSError as again:
+                if again.errno in NO_DESCRIPTOR:
+                    raise refused(path, again) from again
+                raise
         return self.keep(path, fd)
 
     def keep(self, path: Path, fd: int) -> Handle:
@@ -78,6 +85,12 @@ class Handles:
             handle = self._open.pop(path, None)
             if handle is not None:
                 self._retire(handle)
+
+    def shrink(self) -> None:
+        """Close the half that was not used for longest."""
+        with self._lock:
+            for _ in range((len(self._open) + 1) // 2):
+                self._retire(self._open.popitem(last=False)[1])
 
     def close(self) -> None:
         """Close all; what is taken from now on is closed again when it is given back."""

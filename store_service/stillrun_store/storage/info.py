@@ -13,6 +13,7 @@ __all__ = [
     "SnapshotFault",
     "SnapshotInfo",
     "TornTail",
+    "VolumeSpace",
 ]
 
 
@@ -37,6 +38,18 @@ class Damage:
     directory: str
     segment: str = ""
     offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeSpace:
+    """What the file system says of the volume. Files are None where it does not count them."""
+
+    free_bytes: int
+    total_bytes: int
+    free_files: int | None
+    total_files: int | None
+    reserve_bytes: int
+    """Of the free bytes, those that appends leave alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,10 +145,11 @@ class LogWriter:
         """All of it at the end of the last commit, or DiskFull and none of it."""
         try:
             write_all(self._files, fd, data, offset)
-        except DiskFull:
-            # The file ends at the last commit again, also after a power cut.
-            self._undo(f"cut of {path}", lambda: self._files.ftruncate(fd, offset))
-            self._sync(self._files.fsync, fd, path)
+        except DiskFull as error:
+            if error.lacking != "write access":
+                # The file ends at the last commit again, also after a power cut.
+                self._undo(f"cut of {path}", lambda: self._files.ftruncate(fd, offset))
+                self._sync(self._files.fsync, fd, path)
             raise
         except OSError as error:
             raise self._fail_stop.stop(f"write to {path}", error) from error
