@@ -13,7 +13,6 @@ from .routes.direct import AppendDoor
 from .routes.failures import Failures
 from .routes.limits import Uploads, Waiting
 from .store import Store
-from .turns import Turns
 
 __all__ = ["create_app"]
 
@@ -24,17 +23,12 @@ OWN_ACCEPT = (
 )  # they answer in other types and judge it themselves
 
 
-def create_app(
-    store: Store, *, allowed_hosts: frozenset[str] = frozenset(), turns: Turns | None = None
-) -> Flask:
-    """The HTTP door of `store`. `allowed_hosts`: names besides the loopback ones.
-
-    `turns`: told of the requests that only wait, by a server that counts those that work.
-    """
+def create_app(store: Store, *, allowed_hosts: frozenset[str] = frozenset()) -> Flask:
+    """The HTTP door of `store`. `allowed_hosts`: names besides the loopback ones."""
     app = Flask(__name__, static_folder=None)
     app.url_map.strict_slashes = True
     app.url_map.merge_slashes = False
-    waiting, uploads = Waiting(turns), Uploads()
+    waiting, uploads = Waiting(store.turns), Uploads()
     metrics = Metrics(store)
     failures = Failures(metrics.refused)
     app.extensions[http.UPLOADS] = uploads

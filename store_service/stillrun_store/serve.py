@@ -54,7 +54,8 @@ def serve(
         sys.stderr.write(f"stillrun-store cannot start: {error}\n")
         sys.stderr.flush()
         os._exit(EXIT_CANNOT_START)
-    store = Store(engine, snapshot_every=config.snapshot_every)
+    turns = Turns(sys.setswitchinterval)
+    store = Store(engine, snapshot_every=config.snapshot_every, turns=turns)
     try:
         pause_restored(store)
     except StillrunError as error:
@@ -62,8 +63,7 @@ def serve(
         sys.stderr.flush()
         os._exit(EXIT_CANNOT_START)
     timers = Timers(store)
-    turns = Turns()
-    flight = _InFlight(create_app(store, allowed_hosts=config.allowed_hosts, turns=turns), turns)
+    flight = _InFlight(create_app(store, allowed_hosts=config.allowed_hosts), turns)
     stopping = threading.Lock()
 
     def stop() -> None:

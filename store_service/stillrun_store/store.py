@@ -45,6 +45,7 @@ from .storage import Damage as DiskDamage
 from .storage import Engine, Sizes
 from .storage import errors as disk
 from .tally import Tally
+from .turns import LongWork, Turns
 
 __all__ = ["Store"]
 
@@ -52,6 +53,7 @@ _log = logging.getLogger(__name__)
 
 MAX_QUEUED_PER_RUN = 8  # one slow disk must not let one run take every thread
 COMMIT_BOUNDS_S = (0.000_2, 0.001, 0.005, 0.025, 0.1, 1.0)  # good disks sync in 0.1 to 5 ms
+CROWDED_BATCH = 100  # events read at once while others want the interpreter, else
 READ_BATCH = 1_000  # events and
 READ_BYTES = 1 << 20  # bytes read at once (one frame more at most): bounds a long fold's memory
 
@@ -91,11 +93,13 @@ class Store:
         snapshot_every: int = 50,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
+        turns: Turns | None = None,
     ) -> None:
         self.engine = engine
         self.clock = clock
         self.monotonic = monotonic
         self.snapshot_every = snapshot_every
+        self.turns = turns or Turns()
         self.board = Board()
         self.offered = Offered()
         self.stopping = threading.Event()
@@ -261,8 +265,10 @@ class Store:
         """Events first..last (inclusive, cut at the head), oldest first; `batch` read at once."""
         last_seq = min(last_seq, entry.head_seq)
         seq = first_seq
+        work = LongWork(self.turns)
         while seq <= last_seq:
-            end = min(seq + batch - 1, last_seq)
+            at_once = min(batch, CROWDED_BATCH) if self.turns.crowded else batch
+            end = min(seq + at_once - 1, last_seq)
             try:
                 payloads = self._read(entry, seq, end)
             except CorruptLog as error:
@@ -273,6 +279,7 @@ class Store:
                 payloads = self._read(entry, seq, damaged_seq - 1)
             try:
                 for payload in payloads:
+                    work.step()
                     yield codec.decode_event(seq, payload)
                     seq += 1
             except Damaged as error:  # its checksum is right, its content is not: name the run too

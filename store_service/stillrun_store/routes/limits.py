@@ -63,7 +63,7 @@ def _places(count: int) -> SimpleQueue[None]:
 class Waiting:
     """Places for requests that wait; one more is refused at once, with Retry-After."""
 
-    def __init__(self, turns: Turns | None = None) -> None:
+    def __init__(self, turns: Turns) -> None:
         self._places = threading.Semaphore(MAX_WAITING)
         self._turns = turns
 
@@ -71,13 +71,11 @@ class Waiting:
     def place(self) -> Iterator[None]:
         """Hold one place for the length of a block, in which the request does no work."""
         give_back = self.take()
-        if self._turns is not None:
-            self._turns.end()
+        self._turns.end()
         try:
             yield
         finally:
-            if self._turns is not None:
-                self._turns.begin()
+            self._turns.begin()
             give_back()
 
     def take(self) -> Callable[[], None]:

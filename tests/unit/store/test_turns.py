@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from contract.door import Door, note
 from stillrun_store.routes.limits import Waiting
-from stillrun_store.turns import SHORTEST_TURN_S, Turns
+from stillrun_store.turns import LONG_S, SHORTEST_TURN_S, LongWork, Turns
 
 
 @pytest.fixture
@@ -47,3 +48,37 @@ def test_a_request_that_waits_does_not_count(turns, seen):
     with waiting.place():
         assert seen[-1] < longer
     assert seen[-1] == longer
+
+
+def rests_in(turns, steps, step_s):
+    """How often a long work of so many steps rests; the clock is the test's."""
+    now, rests = [0.0], []
+    work = LongWork(turns, lambda: now[0], rests.append)
+    for _ in range(steps):
+        now[0] += step_s
+        work.step()
+    return len(rests)
+
+
+def test_a_fold_rests_while_another_request_is_at_work(turns):
+    turns.begin()
+    turns.begin()
+    assert rests_in(turns, 16, LONG_S * 1.01) == 16
+    assert rests_in(turns, 16, LONG_S * 0.26) == 4
+
+
+def test_a_fold_that_nobody_waits_for_goes_on(turns):
+    turns.begin()
+    assert rests_in(turns, 16, LONG_S * 1.01) == 0
+
+
+def test_each_event_of_a_read_is_a_step_of_long_work(tmp_path, monkeypatch):
+    steps = []
+    monkeypatch.setattr("stillrun_store.store.LongWork.step", lambda self: steps.append(1))
+    door = Door(tmp_path / "data")
+    door.outsider()
+    door.append("r", *[note() for _ in range(40)])
+    steps.clear()
+    assert len(list(door.store.events(door.store.entry("r"), 1, 41))) == 41
+    door.close()
+    assert len(steps) == 41
