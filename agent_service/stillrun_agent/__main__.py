@@ -92,10 +92,18 @@ def serve(config: Config, worker_id: int, process_name: str, _loader: object, *r
     registry = Registry.load(config.modules)
     models = _models(config)
     models.give_default(filter(None, map(registry.get, registry.names())))
-    # The routes answer people: they give up long before the worker does.
-    store = StoreClient(config.store_url, timeout_s=5.0, connect_timeout_s=1.0, retry_for_s=10.0)
+    client = StoreClient(config.store_url)
+    # The routes answer people: they give up long before the worker does. They know the store that
+    # the worker knows: a run that is started in another one would never be worked on.
+    store = StoreClient(
+        config.store_url,
+        same_store_as=client,
+        timeout_s=5.0,
+        connect_timeout_s=1.0,
+        retry_for_s=10.0,
+    )
     worker = Worker(
-        StoreClient(config.store_url),
+        client,
         registry,
         name=platform.node() or "agent",
         concurrency=config.workers,

@@ -46,7 +46,14 @@ _PROBLEM = "application/problem+json"
 class DifferentStore(Damaged):
     """A different or empty store answers at this URL: mount the right volume, or restart me."""
 
-    code, title = "different_store", "A different or empty store"
+    code, status, title = "different_store", 503, "A different or empty store"
+
+
+class _KnownStore:
+    """The id of the store that one process works for; None until the first contact."""
+
+    def __init__(self, store_id: str | None) -> None:
+        self.store_id = store_id
 
 
 class BadAnswer(Damaged):
@@ -102,6 +109,7 @@ class StoreClient:
     `timeout_s`: for one answer; polls add their own. `retry_for_s`: how long the same request is
     repeated while the store is away or busy. `stop` ends every waiting between attempts.
     `expect_store_id` is learnt at the first contact; a store with another id is DifferentStore.
+    `same_store_as`: another client, with whom this one shares what was learnt.
     """
 
     def __init__(
@@ -112,12 +120,15 @@ class StoreClient:
         connect_timeout_s: float = 3.0,
         retry_for_s: float = 90.0,
         expect_store_id: str | None = None,
+        same_store_as: StoreClient | None = None,
         stop: threading.Event | None = None,
         sleep: Callable[[float], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
     ) -> None:
-        self.expect_store_id = expect_store_id
+        self._known = _KnownStore(expect_store_id)
+        if same_store_as is not None:
+            self._known = same_store_as._known
         self._transport = Transport(
             url,
             hello=self._recognise,
@@ -130,6 +141,11 @@ class StoreClient:
             rng=rng,
         )
         self.url = self._transport.url
+
+    @property
+    def expect_store_id(self) -> str | None:
+        """The id of the store that this client works for; None before the first contact."""
+        return self._known.store_id
 
     def __enter__(self) -> Self:
         return self
@@ -148,6 +164,7 @@ class StoreClient:
     ) -> dict[str, Any]:
         """GET /: name, version, store_id, schema_version, ..."""
         found: dict[str, Any] = self._get("/", stop=stop, retry_for_s=retry_for_s)
+        self._check_id(found.get("store_id"))  # a kept connection may lead to another one by now
         return found
 
     def is_ready(self) -> bool:
@@ -403,16 +420,21 @@ class StoreClient:
             found = decode_json(reply.body)["store_id"] if reply.status == 200 else None
         except (StillrunError, LookupError, TypeError):
             found = None
+        self._check_id(found)
+
+    def _check_id(self, found: object) -> None:
         if not isinstance(found, str):
             raise DifferentStore(f"{self.url} does not answer as a Stillrun store")
-        if self.expect_store_id is None:
-            self.expect_store_id = found
-        elif found != self.expect_store_id:
+        known = self._known
+        if known.store_id is None:
+            known.store_id = found
+        elif found != known.store_id:
             raise DifferentStore(
-                f"a different or empty store answers at {self.url}: "
-                f"its id is {found}, not {self.expect_store_id}",
+                f"a different or empty store answers at {self.url}: its id is {found}, "
+                f"not {known.store_id}; mount the volume of {known.store_id} again, "
+                "or restart this process to work for the other one",
                 store_id=found,
-                expected=self.expect_store_id,
+                expected=known.store_id,
             )
 
     def _get(

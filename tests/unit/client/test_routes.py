@@ -66,6 +66,14 @@ def test_what_people_do_carries_an_id_that_a_repeat_keeps(store, client, http, p
     assert sent(store, 1) == sent(store, 0)
 
 
+def test_a_deletion_carries_an_id_that_its_repeat_keeps(store, client, http):
+    store.answers = [None, http(200, {"run": "r", "deleted": True})]
+    assert client.delete("r", wire.By(by="ana"))["deleted"] is True
+    method, target, body = sent(store)
+    assert (method, target, body["by"], len(body["id"])) == ("DELETE", "/runs/r", "ana", 32)
+    assert sent(store, 1) == sent(store, 0)
+
+
 def test_a_run_with_a_name_is_put(store, client, http):
     store.answers = [http(201, {"run": "a~b"})]
     client.start_run(wire.StartRun(run="a~b", agent="x", input={"n": 1}))
@@ -201,6 +209,27 @@ def test_a_different_store_gets_no_request(store, client, http):
     assert len(store.requests) == 1
     store.store_id = "a" * 32  # the right volume is back
     client.run("r")
+
+
+def test_clients_that_know_the_same_store_refuse_what_the_other_would(store, connect, http):
+    store.answers = [http(200, {"run": "r"})] * 2
+    first = connect(store.url)
+    second = connect(store.url, same_store_as=first)
+    first.run("r")
+    store.stop()
+    store.store_id = "b" * 32
+    store.start()
+    with pytest.raises(DifferentStore) as refused:
+        second.run("r")
+    assert refused.value.status == 503 and not refused.value.retryable
+    assert "a" * 32 in refused.value.detail and "b" * 32 in refused.value.detail
+
+
+def test_what_a_kept_connection_leads_to_is_looked_at_as_well(store, client):
+    client.about()
+    store.store_id = "b" * 32  # behind a proxy that keeps its clients
+    with pytest.raises(DifferentStore, match="restart this process"):
+        client.about()
 
 
 def test_what_is_no_store_is_named(store, connect):
