@@ -175,6 +175,11 @@ class StoreClient:
             return False
         return True
 
+    def stats(self) -> dict[str, Any]:
+        """GET /stats: runs, events, bytes kept and written, also by storage model."""
+        found: dict[str, Any] = self._get("/stats")
+        return found
+
     # --- runs
 
     def start_run(self, start: wire.StartRun) -> dict[str, Any]:
@@ -384,6 +389,30 @@ class StoreClient:
         """DELETE /runs/{run}: for ever. {"run", "deleted", "at", "by", "reason"}, of the first."""
         body = _with_id(by or wire.By())
         found: dict[str, Any] = self._send("DELETE", f"/runs/{_part(run)}", body)
+        return found
+
+    # --- caches
+
+    def snapshots(self, run: str) -> list[dict[str, Any]]:
+        """GET /runs/{run}/snapshots: seq and bytes of each, oldest first."""
+        return _items(self._get(f"/runs/{_part(run)}/snapshots"), "snapshots")
+
+    def take_snapshot(self, run: str) -> dict[str, Any]:
+        """POST /runs/{run}/snapshots: at the head, durable when this returns."""
+        path = f"/runs/{_part(run)}/snapshots"
+        found: dict[str, Any] = self._send("POST", path, wire.Nothing())
+        return found
+
+    def drop_snapshots(self, run: str, *, seq: int | None = None) -> list[dict[str, Any]]:
+        """DELETE /runs/{run}/snapshots: that of `seq`, or all; what is left."""
+        query = "" if seq is None else f"?seq={seq}"
+        path = f"/runs/{_part(run)}/snapshots{query}"
+        return _items(self._send("DELETE", path, wire.Nothing()), "snapshots")
+
+    def change_storage(self, run: str, change: wire.ChangeStorage) -> dict[str, Any]:
+        """PUT /runs/{run}/storage: another storage model from now on."""
+        path = f"/runs/{_part(run)}/storage"
+        found: dict[str, Any] = self._send("PUT", path, _with_id(change))
         return found
 
     # --- blobs

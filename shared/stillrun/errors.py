@@ -295,6 +295,7 @@ CHECK_CODES: dict[str, str] = {
     "cancel_requested": "A cancel was asked for: only outcomes and the end may follow.",
     "run_paused": "The run is paused: POST /runs/{run}/unpause first.",
     "run_not_paused": "The run is not paused.",
+    "keeps_no_snapshots": "The run's storage model is log: PUT /runs/{run}/storage first.",
     "effect_not_planned": "Plan the call first, or intend the one that is planned.",
     "effect_not_open": "The effect already has its outcome, or was never intended.",
     "effect_not_in_doubt": "Only an effect in doubt can be settled: see its status.",

@@ -112,10 +112,16 @@ class ModelReply(msgspec.Struct, frozen=True, kw_only=True):
     calls: list[ModelCall] = []
 
 
-class Storage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When snapshots are taken; only `hybrid` so far: one every `every` events."""
+StorageModel = Literal["snapshot", "log", "hybrid", "adaptive"]
 
-    model: Literal["hybrid"] = "hybrid"
+
+class Storage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When snapshots are taken, and which are kept; null: as the store's settings say.
+
+    every: events between two snapshots, of `hybrid` and `adaptive`.
+    """
+
+    model: StorageModel | None = None
     every: int | None = None
 
 

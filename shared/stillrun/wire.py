@@ -6,15 +6,17 @@ from typing import Any, Literal
 
 import msgspec
 
-from .events import Limits, Storage, Usage, VarsChange
+from .events import Limits, Storage, StorageModel, Usage, VarsChange
 
 __all__ = [
     "AnswerWait",
     "AppendEvents",
     "By",
+    "ChangeStorage",
     "ClaimRuns",
     "Decisions",
     "NewEvent",
+    "Nothing",
     "OfferedAgent",
     "ReleaseLease",
     "RenewLeases",
@@ -107,6 +109,18 @@ class Unpause(Body, omit_defaults=True):
     reason: str | None = None
     limits: Limits | None = None
     id: str | None = None
+
+
+class ChangeStorage(Body, omit_defaults=True):
+    """PUT /runs/{run}/storage: the whole choice; what is left out is as the store says."""
+
+    model: StorageModel | None = None
+    every: int | None = None
+    id: str | None = None
+
+
+class Nothing(Body):
+    """The body of a request that needs none: empty, or an empty object."""
 
 
 class Verdict(Body, omit_defaults=True):

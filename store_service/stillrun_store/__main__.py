@@ -30,7 +30,14 @@ COMMANDS = {"backup": backup, "dump": dump, "restore": restore}
 # the logs, whatever the machine allows: so neither takes what the other, or a snapshot, needs.
 MAX_CONNECTIONS = 1_024
 OPEN_FILES = 4 * MAX_CONNECTIONS
-SETTINGS = ("STORE_DATA", "STORE_LISTEN", "ALLOWED_HOSTS", "SNAPSHOT_EVERY", "LOG_LEVEL")
+SETTINGS = (
+    "STORE_DATA",
+    "STORE_LISTEN",
+    "ALLOWED_HOSTS",
+    "STORAGE_MODEL",
+    "SNAPSHOT_EVERY",
+    "LOG_LEVEL",
+)
 
 
 def main() -> None:

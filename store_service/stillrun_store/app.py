@@ -8,7 +8,7 @@ from werkzeug.exceptions import HTTPException
 from stillrun.errors import StillrunError
 
 from .metrics import ROUTE, Metrics
-from .routes import http, operations, people, runs, workers
+from .routes import caches, http, operations, people, runs, workers
 from .routes.direct import AppendDoor
 from .routes.failures import Failures
 from .routes.limits import Uploads, Waiting
@@ -34,6 +34,7 @@ def create_app(store: Store, *, allowed_hosts: frozenset[str] = frozenset()) -> 
     app.extensions[http.UPLOADS] = uploads
     app.register_blueprint(operations.blueprint(store, metrics))
     app.register_blueprint(runs.blueprint(store, waiting))
+    app.register_blueprint(caches.blueprint(store))
     app.register_blueprint(people.blueprint(store, waiting))
     app.register_blueprint(workers.blueprint(store, waiting))
 

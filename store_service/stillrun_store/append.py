@@ -44,6 +44,7 @@ _ROUTES = {
     "cancel_requested": "POST /runs/{run}/cancel",
     "run_paused": "POST /runs/{run}/pause",
     "run_unpaused": "POST /runs/{run}/unpause",
+    "storage_changed": "PUT /runs/{run}/storage",
     "lease_granted": "POST /claims",
     "lease_released": "DELETE /runs/{run}/lease",
 }

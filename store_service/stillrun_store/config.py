@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from stillrun.events import StorageModel
+
+from .storage_models import DEFAULT_MODEL, MAX_EVERY, MODELS
+
 __all__ = ["BadSetting", "Config"]
 
 
@@ -15,18 +19,19 @@ class BadSetting(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """`snapshot_every`: events between two snapshots of the hybrid model."""
+    """`storage_model` and `snapshot_every`: for runs that choose none themselves."""
 
     data: Path = Path("data")
     host: str = "127.0.0.1"
     port: int = 8100
     allowed_hosts: frozenset[str] = frozenset()
+    storage_model: StorageModel = DEFAULT_MODEL
     snapshot_every: int = 50
     log_level: str = "INFO"
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Config:
-        """Read STORE_DATA, STORE_LISTEN, ALLOWED_HOSTS, SNAPSHOT_EVERY, LOG_LEVEL."""
+        """Read the variables that `__main__.SETTINGS` lists."""
         host, port = _listen("STORE_LISTEN", env.get("STORE_LISTEN", "127.0.0.1:8100"))
         return cls(
             data=Path(env.get("STORE_DATA", "data")),
@@ -37,7 +42,8 @@ class Config:
                 for part in env.get("ALLOWED_HOSTS", "").split(",")
                 if part.strip()
             ),
-            snapshot_every=_whole("SNAPSHOT_EVERY", env.get("SNAPSHOT_EVERY", "50"), 1, 1_000_000),
+            storage_model=_model(env.get("STORAGE_MODEL", DEFAULT_MODEL)),
+            snapshot_every=_whole("SNAPSHOT_EVERY", env.get("SNAPSHOT_EVERY", "50"), 1, MAX_EVERY),
             log_level=_level(env.get("LOG_LEVEL", "INFO")),
         )
 
@@ -53,6 +59,13 @@ def _whole(name: str, text: str, low: int, high: int) -> int:
     if not text.isdecimal() or not low <= int(text) <= high:
         raise BadSetting(f"{name}={text!r}: expected a whole number from {low} to {high}")
     return int(text)
+
+
+def _model(text: str) -> StorageModel:
+    for model in MODELS:
+        if text.lower() == model:
+            return model
+    raise BadSetting(f"STORAGE_MODEL={text!r}: expected {', '.join(MODELS)}")
 
 
 def _level(text: str) -> str:

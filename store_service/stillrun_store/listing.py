@@ -11,6 +11,7 @@ from stillrun.state import Control
 from stillrun.status import status, waiting_for
 from stillrun.values import rfc3339
 
+from .costs import storage_view
 from .runs import Entry
 from .store import Store
 
@@ -72,7 +73,7 @@ def run_view(store: Store, entry: Entry, seq: int) -> dict[str, Any]:
         "updated_at": rfc3339(control.at_ms),
     }
     if at_head:
-        shown["storage"] = _storage(store, entry, control)
+        shown["storage"] = storage_view(store, entry, control)
     if entry.damage is not None:
         shown["damage"] = entry.damage.detail
     return shown
@@ -109,16 +110,6 @@ def _lease(control: Control, left_s: float | None) -> dict[str, Any] | None:
         return None
     shown: dict[str, Any] = {"worker": control.lease.worker, "ttl_s": control.lease.ttl_s}
     return shown if left_s is None else shown | {"ends_in_s": round(left_s, 1)}
-
-
-def _storage(store: Store, entry: Entry, control: Control) -> dict[str, Any]:
-    sizes = store.sizes(entry)
-    return {
-        "model": control.storage.model,
-        "every": control.storage.every or store.snapshot_every,
-        "log_bytes": sizes.log_bytes,
-        "snapshot_bytes": sizes.snapshot_bytes,
-    }
 
 
 def list_runs(

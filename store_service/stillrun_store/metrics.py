@@ -134,7 +134,7 @@ class Metrics:
         yield _counter("appends", "Frames acknowledged.", sums.count)
         yield _counter("appended_events", "Events in them.", events)
         yield _counter("appended_bytes", "Bytes of these events, without frames.", size)
-        written, failed = store.snapshot_counts
+        written, failed = store.snapshots.written, store.snapshots.failed
         yield _counter("snapshots_written", "Snapshots that are on the disk.", written)
         yield _counter("snapshots_failed", "Snapshots that could not be written.", failed)
         yield _counter(

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 import msgspec
 
 from stillrun.errors import Damaged, RunDeleted
+from stillrun.events import StorageModel
 from stillrun.state import Control, State
 from stillrun.status import is_runnable, next_due_ms, status
 
-__all__ = ["SUMMARY_VERSION", "Entry", "Ids", "Loaded", "Summary", "summarize"]
+__all__ = ["SUMMARY_VERSION", "Entry", "Ids", "Loaded", "Summary", "Tail", "summarize"]
 
 
-SUMMARY_VERSION = 2  # what an older code has summed up is folded again
+SUMMARY_VERSION = 3  # what an older code has summed up is folded again
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -41,6 +42,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     open_waits: int = 0
     live_effects: int = 0
     parent: str | None = None
+    storage_model: StorageModel | None = None
 
     @property
     def closed(self) -> bool:
@@ -66,6 +68,7 @@ def summarize(control: Control, now_ms: int) -> Summary:
         open_waits=len(control.waits),
         live_effects=len(control.effects),
         parent=None if control.parent is None else control.parent.run,
+        storage_model=control.storage.model,
     )
 
 
@@ -109,13 +112,29 @@ class Loaded:
     state: State
     ids: Ids
     snapshot_seq: int | None = None  # what the fold started from
+    snapshot_bytes: int = 0
     replayed_events: int = 0
+    replayed_bytes: int = 0
     log_bytes: int = 0
 
     @property
     def weight_bytes(self) -> int:
         """About what the fold weighs in memory, measured: values of small parts, and the ids."""
         return 4 * self.log_bytes + 250 * self.state.control.seq
+
+
+@dataclass(slots=True)
+class Tail:
+    """What came after the last snapshot, which is written or being written (`pending`).
+
+    Not part of the fold: one that is dropped from memory must not make it look as if a snapshot
+    that is on its way had never been taken. `snapshot_bytes`: of the last one that was written.
+    """
+
+    snapshot_seq: int = 0
+    snapshot_bytes: int = 0
+    bytes: int = 0  # of the events after it
+    pending: bool = False
 
 
 @dataclass(slots=True)
@@ -133,7 +152,10 @@ class Entry:
     lease_until: float | None = None
     damage: Damaged | None = None
     deleted: bool = False  # for those who hold the entry: nobody finds it any more
-    snapshot_asked: int = 0
+    tail: Tail = field(default_factory=Tail)
+    log_bytes_at_start: int = 0
+    bytes_at_start: int = 0  # of log and snapshots
+    snapshot_bytes_written: int = 0  # since the start
 
     def refuse_deleted(self) -> None:
         """Raise RunDeleted if the run was deleted."""

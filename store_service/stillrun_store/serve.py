@@ -55,7 +55,12 @@ def serve(
         sys.stderr.flush()
         os._exit(EXIT_CANNOT_START)
     turns = Turns(sys.setswitchinterval)
-    store = Store(engine, snapshot_every=config.snapshot_every, turns=turns)
+    store = Store(
+        engine,
+        snapshot_every=config.snapshot_every,
+        storage_model=config.storage_model,
+        turns=turns,
+    )
     try:
         pause_restored(store)
     except StillrunError as error:

@@ -6,15 +6,14 @@ import secrets
 
 from stillrun.check import check_limits
 from stillrun.errors import InvalidBody, InvalidParameter, RunExists, UnsupportedValue
-from stillrun.events import RunCreated
+from stillrun.events import RunCreated, Storage
 from stillrun.values import pointer_join, same
 from stillrun.wire import MAX_LABEL_KEY, MAX_LABEL_VALUE, MAX_LABELS, StartRun
 
 from .runs import Entry
+from .storage_models import MAX_EVERY, Policy
 
-__all__ = ["confirm", "created"]
-
-MAX_EVERY = 1_000_000  # events between snapshots: the same bound as SNAPSHOT_EVERY
+__all__ = ["check_storage", "confirm", "created"]
 
 
 def created(run: str, body: StartRun) -> RunCreated:
@@ -26,9 +25,8 @@ def created(run: str, body: StartRun) -> RunCreated:
         )
     if reducer == "merge" and not isinstance(body.input, dict | None):
         raise UnsupportedValue("/input", "the input of a merge run is an object")
-    every = None if body.storage is None else body.storage.every
-    if every is not None and not 1 <= every <= MAX_EVERY:
-        raise InvalidBody("/storage/every", f"from 1 to {MAX_EVERY} events")
+    if body.storage is not None:
+        check_storage(body.storage, "/storage")
     if body.limits is not None:
         check_limits(body.limits)
     _check_labels(body.labels or {})
@@ -45,6 +43,16 @@ def created(run: str, body: StartRun) -> RunCreated:
         storage=body.storage or defaults.storage,
         limits=body.limits or defaults.limits,
     )
+
+
+def check_storage(storage: Storage, pointer: str = "") -> None:
+    """Raise InvalidBody where a storage model and its k do not go together."""
+    if storage.every is None:
+        return
+    if not 1 <= storage.every <= MAX_EVERY:
+        raise InvalidBody(f"{pointer}/every", f"from 1 to {MAX_EVERY} events")
+    if storage.model is not None and not Policy(storage.model, storage.every).counts_events:
+        raise InvalidBody(f"{pointer}/every", f"model {storage.model} counts no events")
 
 
 def _check_labels(labels: dict[str, str]) -> None:

@@ -28,7 +28,7 @@ from stillrun.errors import (
     StillrunError,
     Stopping,
 )
-from stillrun.events import Event, RunCancelled, RunCreated
+from stillrun.events import Event, RunCancelled, RunCreated, StorageModel
 from stillrun.reducers import fold_into
 from stillrun.schema import SCHEMA_VERSION
 from stillrun.state import Control, State, new_state
@@ -39,11 +39,13 @@ from .board import Board
 from .drafts import Draft, encoded, new_event_id
 from .memory import Memory
 from .offered import Offered
-from .runs import SUMMARY_VERSION, Entry, Ids, Loaded, Summary, summarize
+from .runs import SUMMARY_VERSION, Entry, Ids, Loaded, Summary, Tail, summarize
+from .snapshotting import Snapshots
 from .space import Space
 from .storage import Damage as DiskDamage
 from .storage import Engine, Sizes
 from .storage import errors as disk
+from .storage_models import DEFAULT_MODEL, Policy
 from .tally import Tally
 from .turns import LongWork, Turns
 
@@ -91,6 +93,7 @@ class Store:
         engine: Engine,
         *,
         snapshot_every: int = 50,
+        storage_model: StorageModel = DEFAULT_MODEL,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         turns: Turns | None = None,
@@ -98,7 +101,6 @@ class Store:
         self.engine = engine
         self.clock = clock
         self.monotonic = monotonic
-        self.snapshot_every = snapshot_every
         self.turns = turns or Turns()
         self.board = Board()
         self.offered = Offered()
@@ -111,7 +113,7 @@ class Store:
         self._queues = threading.Lock()
         self._polls: list[threading.Condition] = []
         self._polls_lock = threading.Lock()
-        self._snapshots = snapshots.Writer(engine)
+        self.snapshots = Snapshots(engine, Policy(storage_model, snapshot_every))
         self.space = Space(engine, self.now_ms, time.monotonic)
         self._recover()
 
@@ -120,13 +122,15 @@ class Store:
     def _recover(self) -> None:
         """Know every run. Its leases get one fresh ttl: nobody could renew while we were down."""
         for info in self.engine.runs():
+            sizes = self.engine.sizes(info.run)
             entry = Entry(
                 run=info.run,
                 log_id=info.log_id,
                 head_seq=info.head_seq,
                 summary=_UNREADABLE,
                 damage=None if info.damage is None else _damage_of(info.damage),
-                snapshot_asked=info.head_seq,
+                log_bytes_at_start=sizes.log_bytes,
+                bytes_at_start=sizes.log_bytes + sizes.snapshot_bytes,
             )
             self._entries[info.run] = entry
             known = _known_summary(info.summary)
@@ -165,13 +169,8 @@ class Store:
         self.board.stop()
 
     def close(self) -> None:
-        self._snapshots.close()
+        self.snapshots.close()
         self.engine.close()
-
-    @property
-    def snapshot_counts(self) -> tuple[int, int]:
-        """Snapshots written, and those that could not be, since the start."""
-        return self._snapshots.written, self._snapshots.failed
 
     def now_ms(self) -> int:
         return int(self.clock() * 1000)
@@ -220,7 +219,7 @@ class Store:
             del self._entries[run]
             self.board.forget(entry)
             self._memory.forget(entry)
-            self._snapshots.forget(run)
+            self.snapshots.forget(run)
         with entry.changed:
             entry.changed.notify_all()  # polls and streams end
         return entry.summary
@@ -263,6 +262,13 @@ class Store:
         self, entry: Entry, first_seq: int, last_seq: int, *, batch: int = READ_BATCH
     ) -> Iterator[Event]:
         """Events first..last (inclusive, cut at the head), oldest first; `batch` read at once."""
+        for event, _ in self._sized(entry, first_seq, last_seq, batch):
+            yield event
+
+    def _sized(
+        self, entry: Entry, first_seq: int, last_seq: int, batch: int
+    ) -> Iterator[tuple[Event, int]]:
+        """Events as `events` gives them, with their bytes in the log."""
         last_seq = min(last_seq, entry.head_seq)
         seq = first_seq
         work = LongWork(self.turns)
@@ -280,7 +286,7 @@ class Store:
             try:
                 for payload in payloads:
                     work.step()
-                    yield codec.decode_event(seq, payload)
+                    yield codec.decode_event(seq, payload), len(payload)
                     seq += 1
             except Damaged as error:  # its checksum is right, its content is not: name the run too
                 error.facts.setdefault("run", entry.run)
@@ -318,16 +324,26 @@ class Store:
         """Newest usable snapshot at or below `seq`, and the events after it (I3)."""
         with _translated(self.engine, self.space, entry):
             base = snapshots.read(self.engine, entry.run, seq)
-        state, ids, after = (new_state(), Ids(), 0) if base is None else base
-        for event in self.events(entry, after + 1, seq):
+        state, ids, after = new_state(), Ids(), 0
+        if base is not None:
+            state, ids, after = base.state, base.ids, base.seq
+        replayed_bytes = 0
+        for event, size in self._sized(entry, after + 1, seq, READ_BATCH):
             fold_into(state, [event])
             ids.add(event.id)
+            replayed_bytes += size
         return Loaded(
             state=state,
             ids=ids,
             snapshot_seq=after or None,
+            snapshot_bytes=0 if base is None else base.bytes,
             replayed_events=seq - after,
+            replayed_bytes=replayed_bytes,
         )
+
+    def translating(self, entry: Entry) -> contextlib.AbstractContextManager[None]:
+        """Around calls of the engine about this run: its errors become those of `errors`."""
+        return _translated(self.engine, self.space, entry)
 
     def sizes(self, entry: Entry) -> Sizes:
         """Bytes on disk of the run's log and snapshots."""
@@ -338,8 +354,10 @@ class Store:
         """The fold at head, from memory if it is there. The caller holds the entry's lock."""
         entry.refuse_damage()
         if entry.loaded is None:
+            was_on_its_way = entry.tail.pending
             entry.loaded = self._fold(entry, entry.head_seq)
             entry.loaded.log_bytes = self.engine.sizes(entry.run).log_bytes
+            self.snapshots.folded(entry, entry.loaded, was_on_its_way=was_on_its_way)
         self._memory.used(entry, entry.loaded.weight_bytes)
         return entry.loaded
 
@@ -365,6 +383,7 @@ class Store:
             size = sum(map(len, payloads))
             self.commits.note("commit", time.perf_counter() - began, len(payloads), size)
             loaded.log_bytes += size
+            entry.tail.bytes += size
             return self._committed(entry, loaded, [event for event, _ in events])
         except BaseException:
             # The frame is durable and the fold may be half of it: the next request folds anew.
@@ -414,7 +433,7 @@ class Store:
         self.board.update(entry)
         with entry.changed:
             entry.changed.notify_all()
-        self._snapshot_if_due(entry, loaded)
+        self.snapshots.appended(entry, loaded)
         return events
 
     def look_again(self, entry: Entry, loaded: Loaded) -> None:
@@ -427,12 +446,6 @@ class Store:
 
     def _remember(self, entry: Entry) -> None:
         self.engine.summarize(entry.run, entry.head_seq, codec.encode_msgpack(entry.summary))
-
-    def _snapshot_if_due(self, entry: Entry, loaded: Loaded) -> None:
-        every = loaded.state.control.storage.every or self.snapshot_every
-        if entry.head_seq // every > entry.snapshot_asked // every:
-            entry.snapshot_asked = entry.head_seq
-            self._snapshots.ask(entry, loaded.state.freeze(), loaded.ids.packed())
 
     # --- starting a run
 
@@ -479,6 +492,7 @@ class Store:
             head_seq=1,
             summary=summarize(state.control, self.now_ms()),
             loaded=loaded,
+            tail=Tail(bytes=len(payload)),
         )
         with entry.lock:
             # Published only when durable: nobody may append to a run that a crash could forget.
@@ -486,6 +500,7 @@ class Store:
             self._remember(entry)
             self._memory.used(entry, loaded.weight_bytes)
             self.board.update(entry)
+            self.snapshots.appended(entry, loaded)
         return entry
 
     # --- blobs

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from stillrun import codec
-from stillrun.events import make_key
+from stillrun.events import StorageModel, make_key
 from stillrun.schema import SCHEMA_VERSION
 from stillrun.values import args_digest
 from stillrun_store.app import create_app
 from stillrun_store.storage import Engine
+from stillrun_store.storage_models import DEFAULT_MODEL
 from stillrun_store.store import Store
 from stillrun_store.timers import Timers
 
@@ -80,17 +81,27 @@ def _not_json(word: str) -> None:
 class Door:
     """The routes as methods; each answers an `Answer` and expects nothing."""
 
-    def __init__(self, path: Path, *, snapshot_every: int = 50) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        snapshot_every: int = 50,
+        storage_model: StorageModel = DEFAULT_MODEL,
+        open_engine: Callable[[Path], Any] = Engine.open,
+    ) -> None:
         self.path = path
         self.now_s = T0_S
         self.mono_s = 1_000.0
         self.snapshot_every = snapshot_every
+        self.storage_model = storage_model
+        self._open_engine = open_engine
         self._open()
 
     def _open(self) -> None:
         self.store = Store(
-            Engine.open(self.path),
+            self._open_engine(self.path),
             snapshot_every=self.snapshot_every,
+            storage_model=self.storage_model,
             clock=lambda: self.now_s,
             monotonic=lambda: self.mono_s,
         )

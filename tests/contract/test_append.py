@@ -87,7 +87,7 @@ def test_shape_is_judged_before_the_run_is_looked_up(door):
 def test_a_repeat_is_answered_as_at_first_whatever_came_between(
     open_door, snapshot_every, meanwhile
 ):
-    door = open_door(snapshot_every=snapshot_every)
+    door = open_door(snapshot_every=snapshot_every, storage_model="hybrid")
     door.outsider()
     sent = [note(), note({"n": 2}), note({"n": 3.0})]
     first = good(door.append("r", *sent), 201).body

@@ -662,6 +662,9 @@ ROUTES = [
     ("POST", "/leases"),
     ("DELETE", "/runs/a/lease"),
     ("DELETE", "/runs/gone"),
+    ("POST", "/runs/a/snapshots"),
+    ("DELETE", "/runs/a/snapshots"),
+    ("PUT", "/runs/a/storage"),
     ("PUT", "/blobs/" + "0" * 64),
 ]
 scalars = st.one_of(

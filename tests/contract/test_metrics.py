@@ -115,7 +115,7 @@ def test_runs_leases_and_waits_are_shown_as_they_are(door):
 
 
 def test_snapshots_and_damage_are_counted(open_door):
-    door = open_door(snapshot_every=2)
+    door = open_door(snapshot_every=2, storage_model="hybrid")
     door.outsider("r")
     for _ in range(4):
         good(door.append("r", note()), 201)

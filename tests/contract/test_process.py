@@ -244,6 +244,7 @@ def test_a_directory_that_cannot_be_used_stops_the_start_with_a_clear_line(tmp_p
         ("STORE_LISTEN", "8100"),
         ("STORE_LISTEN", "127.0.0.1:0"),
         ("STORE_LISTEN", "127.0.0.1:http"),
+        ("STORAGE_MODEL", "tape"),
         ("SNAPSHOT_EVERY", "0"),
         ("SNAPSHOT_EVERY", "often"),
         ("LOG_LEVEL", "LOUD"),

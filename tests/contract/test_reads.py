@@ -411,7 +411,7 @@ def test_a_pointer_that_leads_nowhere_is_refused(door, pointer):
 
 
 def test_past_states_are_the_same_when_every_snapshot_is_deleted(open_door):
-    door = open_door(snapshot_every=2)
+    door = open_door(snapshot_every=2, storage_model="hybrid")
     history(door)
     door.reopened()
     before = [door.get(f"/runs/r@{n}/state") for n in range(1, 10)]

@@ -172,7 +172,7 @@ class Rig:
     """``with Rig(folder) as rig: rig.play({...})``."""
 
     def __init__(self, folder: Path) -> None:
-        self.store = Store(Engine.open(folder), snapshot_every=7)
+        self.store = Store(Engine.open(folder), snapshot_every=7, storage_model="hybrid")
         self.timers = Timers(self.store)
         self._transport = InProcess(create_app(self.store))
         self.direct = InProcessClient(self._transport)

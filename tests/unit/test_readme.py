@@ -83,6 +83,7 @@ def test_every_setting_that_the_readme_names_is_read_somewhere():
 def test_the_defaults_in_the_readme_are_the_real_ones():
     store, agent = StoreConfig.from_env({}), AgentConfig.from_env({})
     rows = dict(re.findall(r"^\| (`[A-Z_`, ]+`) \| (.*?) \|", README, re.M))
+    assert rows["`STORAGE_MODEL`"] == f"`{store.storage_model}`"
     assert rows["`SNAPSHOT_EVERY`"] == str(store.snapshot_every)
     assert rows["`STORE_DATA`, `STORE_LISTEN`"] == f"`./{store.data}`, `{store.host}:{store.port}`"
     assert rows["`LEASE_TTL_S`, `DRAIN_S`"] == f"{agent.lease_ttl_s:g}, {agent.drain_s:g}"

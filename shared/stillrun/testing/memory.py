@@ -144,12 +144,13 @@ class MemoryEngine:
                 _check_seq(run, log, seq, seq)
             return log.chains[seq]
 
-    def put_snapshot(self, run: str, seq: int, body: bytes) -> None:
-        """Keep the snapshot of seq."""
+    def put_snapshot(self, run: str, seq: int, body: bytes) -> int:
+        """Keep the snapshot of seq; its bytes."""
         with self._lock:
             log = self._log(run)
             _check_seq(run, log, seq, seq)
             log.snapshots[seq] = body
+            return len(body)
 
     def snapshots(self, run: str) -> list[SnapshotInfo]:
         """Oldest first."""

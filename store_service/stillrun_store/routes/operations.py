@@ -31,6 +31,7 @@ def blueprint(store: Store, metrics: Metrics) -> Blueprint:
             "runs": "/runs",
             "waits": "/waits",
             "effects": "/effects?status=in_doubt",
+            "stats": "/stats",
             "health": "/healthz",
             "ready": "/readyz",
             "metrics": "/metrics",

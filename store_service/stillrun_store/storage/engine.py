@@ -254,12 +254,14 @@ class Engine:
         frame, events = self._reader.frame_of(log, seq)
         return chain_of(events[: seq - frame.place.first_seq + 1], frame.place.chain_before)
 
-    def put_snapshot(self, run: str, seq: int, body: bytes) -> None:
-        """Keep `body` as the snapshot of seq, durable on return. DiskFull, OutcomeUnknown."""
+    def put_snapshot(self, run: str, seq: int, body: bytes) -> int:
+        """Keep `body` as the snapshot of seq, durable on return; answers the bytes of its file.
+
+        DiskFull, OutcomeUnknown."""
         log = self._log(run)
         self._check_open()
         self._check_seq(log, seq, seq)
-        self._snapshots.put(log, seq, body)
+        return self._snapshots.put(log, seq, body)
 
     def snapshots(self, run: str) -> list[SnapshotInfo]:
         """Oldest first; not verified."""

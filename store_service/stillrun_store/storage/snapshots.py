@@ -43,8 +43,8 @@ class Snapshots:
         self.faults: deque[SnapshotFault] = deque(maxlen=MAX_FAULTS_KEPT)
         self.fault_count = 0
 
-    def put(self, log: RunLog, seq: int, body: bytes) -> None:
-        """Durable on return. DiskFull leaves nothing behind."""
+    def put(self, log: RunLog, seq: int, body: bytes) -> int:
+        """Durable on return; the bytes of the file. DiskFull leaves nothing behind."""
         place, chain = self._locate(log, seq)
         # Taken after the event was: all of this is acknowledged, so the log is at least this long.
         tip = log.tip
@@ -57,6 +57,7 @@ class Snapshots:
                 self._files, self._fail_stop, path, path.with_suffix(".snap.tmp"), head, packed
             )
             log.snapshots[seq] = len(head) + len(packed)
+        return len(head) + len(packed)
 
     def of(self, log: RunLog) -> list[SnapshotInfo]:
         with log.snapshot_lock:

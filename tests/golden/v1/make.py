@@ -27,7 +27,7 @@ DUE = "2025-12-01T10:00:00.000Z"
 EXAMPLES = [
     ev.RunCreated(
         run="trip-1", log_id="0f3a", reducer="merge", agent="concierge", agent_version=2,
-        input=ANY, seed=2**63, labels={"team": "é"}, storage=ev.Storage(every=10),
+        input=ANY, seed=2**63, labels={"team": "é"}, storage=ev.Storage(model="hybrid", every=10),
         limits=ev.Limits(steps=40),
     ),
     ev.RunCreated(run="trip-1", log_id="0f3a", reducer="none"),
@@ -100,7 +100,7 @@ EXAMPLES = [
     ev.MessageReplaced(message="m1", content=None),
     ev.TagSet(name="good", at_seq=17),
     ev.StorageChanged(storage=ev.Storage(model="hybrid", every=5)),
-    ev.StorageChanged(storage=ev.Storage()),
+    ev.StorageChanged(storage=ev.Storage(model="hybrid")),
     ev.RunDeletedEvent(by="ana", reason="asked for"),
     ev.RunDeletedEvent(),
     ev.CancelRequested(by="ana", reason="changed my mind"),
@@ -145,12 +145,20 @@ SETTLED = [
         usage=ev.Usage(input_tokens=7, output_tokens=9, model="m", cost=0.5),
     ),
 ]  # fmt: skip
+MODELS = [
+    ev.StorageChanged(storage=ev.Storage(model="snapshot")),
+    ev.StorageChanged(storage=ev.Storage(model="log")),
+    ev.StorageChanged(storage=ev.Storage(model="adaptive", every=7)),
+    ev.StorageChanged(storage=ev.Storage()),
+    ev.RunCreated(run="trip-1", log_id="0f3a", reducer="none", storage=ev.Storage(every=9)),
+]
 
 FILES = {
     "events": EXAMPLES,
     "compacted": COMPACTED,
     "simulated": SIMULATED,
     "settled": SETTLED,
+    "models": MODELS,
 }
 
 

@@ -74,6 +74,33 @@ def test_a_deletion_carries_an_id_that_its_repeat_keeps(store, client, http):
     assert sent(store, 1) == sent(store, 0)
 
 
+CACHES = [
+    (lambda c: c.snapshots("r"), "GET", "/runs/r/snapshots"),
+    (lambda c: c.take_snapshot("r"), "POST", "/runs/r/snapshots"),
+    (lambda c: c.drop_snapshots("r"), "DELETE", "/runs/r/snapshots"),
+    (lambda c: c.drop_snapshots("r", seq=50), "DELETE", "/runs/r/snapshots?seq=50"),
+    (lambda c: c.stats(), "GET", "/stats"),
+]
+
+
+@pytest.mark.parametrize(("call", "method", "target"), CACHES)
+def test_caches_have_their_paths(store, client, http, call, method, target):
+    store.answers = [http(200, {"seq": 1, "bytes": 9, "snapshots": [{"seq": 1, "bytes": 9}]})]
+    assert call(client)
+    assert sent(store) == (method, target, None if method == "GET" else {})
+
+
+def test_a_change_of_the_model_carries_an_id_that_a_repeat_keeps(store, client, http):
+    store.answers = [None, http(201, {"run": "r"})]
+    client.change_storage("r", wire.ChangeStorage(model="hybrid", every=9))
+    method, target, body = sent(store)
+    assert (method, target, body.pop("model"), body.pop("every")) == (
+        "PUT", "/runs/r/storage", "hybrid", 9
+    )  # fmt: skip
+    assert len(body.pop("id")) == 32 and body == {}
+    assert sent(store, 1) == sent(store, 0)
+
+
 def test_a_run_with_a_name_is_put(store, client, http):
     store.answers = [http(201, {"run": "a~b"})]
     client.start_run(wire.StartRun(run="a~b", agent="x", input={"n": 1}))

@@ -1,4 +1,4 @@
-"""Snapshots are a cache: which are kept, which are believed; they change no answer (I3)."""
+"""Snapshots are a cache: when they are taken, which are believed; they change no answer (I3)."""
 
 from __future__ import annotations
 
@@ -14,43 +14,9 @@ from stillrun import codec
 from stillrun.reducers import fold
 from stillrun_store import snapshots
 from stillrun_store.runs import Ids
-from stillrun_store.snapshots import KEEP, surplus
+from stillrun_store.storage_models import KEEP
 from unit.shared.anything import datas, json_values
 from unit.shared.runs import make_event
-
-# --- which are kept
-
-
-@pytest.mark.parametrize(
-    ("sizes", "log_bytes", "dropped"),
-    [
-        ([], 0, []),
-        ([(50, 10)], 0, []),
-        ([(50, 10), (100, 10)], 0, []),  # the newest two stay whatever they weigh
-        ([(50, 10), (100, 10), (150, 10)], 30, []),
-        ([(50, 10), (100, 10), (150, 10)], 29, [50]),
-        ([(50, 1), (100, 1), (150, 1), (200, 1)], 3, [50]),  # equal gaps: the oldest of them
-        ([(10, 1), (100, 1), (150, 1), (200, 1)], 3, [10]),
-        ([(90, 1), (100, 1), (150, 1), (200, 1)], 3, [100]),
-        ([(n, 100) for n in range(50, 501, 50)], 0, [50 * n for n in range(1, 9)]),
-    ],
-)
-def test_while_snapshots_outweigh_the_log_the_smallest_gap_is_made(sizes, log_bytes, dropped):
-    assert sorted(surplus(sizes, log_bytes)) == dropped
-
-
-@given(
-    st.lists(st.tuples(st.integers(1, 500), st.integers(1, 99)), unique_by=lambda x: x[0]).map(
-        sorted
-    ),
-    st.integers(0, 2_000),
-)
-def test_what_is_kept_is_not_heavier_than_the_log_or_only_two(sizes, log_bytes):
-    dropped = surplus(sizes, log_bytes)
-    kept = [size for size in sizes if size[0] not in dropped]
-    assert kept[-KEEP:] == sizes[-KEEP:]
-    assert len(kept) <= KEEP or sum(weight for _, weight in kept) <= log_bytes
-
 
 # --- when they are taken
 
@@ -60,6 +26,7 @@ def open_door(tmp_path):
     doors = []
 
     def opened(**options):
+        options.setdefault("storage_model", "hybrid")  # at known seqs
         doors.append(Door(tmp_path / f"data{len(doors)}", **options))
         return doors[-1]
 
@@ -125,7 +92,7 @@ def test_old_ones_go_when_they_outweigh_the_log(open_door):
 
 def put(door, seq, **changed):
     loaded = door.store.state_at(door.store.entry("r"), seq)
-    body = codec.decode_msgpack(snapshots._packed(loaded.state, loaded.ids.packed()))
+    body = codec.decode_msgpack(snapshots.packed(loaded.state, loaded.ids.packed()))
     door.store.engine.put_snapshot("r", seq, codec.encode_msgpack({**body, **changed}))
 
 
@@ -241,7 +208,8 @@ def test_a_state_is_the_same_with_snapshots_without_cold_and_warm(
     tmp_path_factory, reducer, history
 ):
     doors = [
-        Door(tmp_path_factory.mktemp("i3"), snapshot_every=every) for every in (1, 3, 1_000_000)
+        Door(tmp_path_factory.mktemp("i3"), snapshot_every=every, storage_model="hybrid")
+        for every in (1, 3, 1_000_000)
     ]
     for door in doors:
         door.start(reducer=reducer, agent="a", input={"deep": {"x": 1}})
@@ -286,14 +254,14 @@ def states(door):
 
 def test_a_snapshot_that_cannot_be_packed_ends_no_other_snapshots(open_door, monkeypatch, caplog):
     door = open_door(snapshot_every=5)
-    packed, failures = snapshots._packed, [TypeError("a defect")]
+    packed, failures = snapshots.packed, [TypeError("a defect")]
 
     def failing(*arguments):
         if failures:
             raise failures.pop()
         return packed(*arguments)
 
-    monkeypatch.setattr(snapshots, "_packed", failing)
+    monkeypatch.setattr(snapshots, "packed", failing)
     door.outsider()
     fill(door, 5)
     eventually(lambda: not failures, "the first was tried")
