@@ -191,6 +191,20 @@ def test_a_second_store_on_the_same_directory_refuses_and_the_first_goes_on(stor
     assert append(store, 1).status_code == 201
 
 
+def test_a_store_that_was_refused_starts_once_the_first_is_killed(store, tmp_path):
+    """No lock outlives its process, and no stale one has to be removed by hand."""
+    load = Load(store)
+    second = StoreProcess(tmp_path / "data")
+    second.spawn()
+    assert second.wait() != 0
+    lines = [line for line in second.output.splitlines() if "cannot start" in line]
+    assert len(lines) == 1 and str(tmp_path / "data") in lines[0] and "LOCK" in lines[0]
+    store.kill_all()
+    with second.start():
+        load.store = second
+        load.all_is_there()
+
+
 def unusable(tmp_path, what):
     file = tmp_path / "file"
     file.write_text("x")
