@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stillrun_store.storage.format import Place, encode_frame
-from unit.storage.faults import Unsynced
+from stillrun_store.storage.format import FRAME, Place, encode_frame
+from unit.storage.faults import Unsynced, copy
 from unit.storage.logs import LOG_ID, frame_offsets, payload, segment, tree, unsealed
 
 FRAME_BYTES = len(encode_frame(bytes(8), Place(5, 0, 0, 0), [payload(5)]).data)
@@ -20,8 +20,6 @@ def torn(tmp_path_factory):
 
 @pytest.fixture
 def data(torn, tmp_path):
-    from unit.storage.faults import copy
-
     return copy(torn, tmp_path / "data")
 
 
@@ -88,6 +86,25 @@ def test_a_torn_event_that_quotes_its_own_log_is_still_torn(data, open_engine):
     frame = encode_frame(log_id, Place(EVENTS + 1, len(whole), 0, 0), [quote]).data
     path.write_bytes(whole + frame[:-1])
     check_cut(data, open_engine, EVENTS, frame[:-1])
+
+
+@pytest.mark.parametrize("field", ["crc_before", "chain_before", "offset", "first_seq"])
+def test_a_whole_frame_that_follows_another_one_than_the_last_is_not_taken_in(
+    data, open_engine, field
+):
+    """Left by a write that was undone, say: it is no part of the history that goes on here."""
+    path, log_id = segment(data), bytes.fromhex(LOG_ID)
+    whole = path.read_bytes()
+    last = FRAME.unpack(whole, frame_offsets(path)[-1])
+    place = Place(EVENTS + 1, len(whole), last[6], last[5])
+    right = encode_frame(log_id, place, [b"event"]).data
+    path.write_bytes(whole + right)
+    with open_engine(copy(data, data.with_name("right")), files=Unsynced()) as engine:
+        assert engine.info("run").head_seq == EVENTS + 1  # the control
+    other = encode_frame(log_id, place._replace(**{field: getattr(place, field) - 1}), [b"event"])
+    path.write_bytes(whole + other.data)
+    with open_engine(data, files=Unsynced()) as engine:
+        assert engine.info("run").head_seq == EVENTS
 
 
 def test_a_torn_frame_in_place_of_a_seal_is_torn(tmp_path, open_engine):
