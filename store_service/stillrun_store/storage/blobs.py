@@ -34,14 +34,19 @@ class Blobs:
         if hashlib.sha256(data).hexdigest() != sha256:
             raise BadBlob(f"these {len(data)} bytes are not {sha256}")
         with self._locks[int(sha256[:2], 16) % LOCKS]:
-            if self._read(path) == data:
-                # A crash may have come between its rename and the sync of the directory.
-                self._sync_dirs(path)
-                return False
             self._make_parent(path)
-            replace_file(self._files, self._fail_stop, path, path.with_suffix(".tmp"), data)
-            self._sync_dirs(path)
-            return True
+            lock = self._lock(path)
+            try:
+                if self._read(path) == data:
+                    self._renew(path)
+                    # A crash may have come between its rename and the sync of the directory.
+                    self._sync_dirs(path)
+                    return False
+                replace_file(self._files, self._fail_stop, path, path.with_suffix(".tmp"), data)
+                self._sync_dirs(path)
+                return True
+            finally:
+                self._files.free_dir(lock)
 
     def get(self, sha256: str) -> bytes | None:
         """None if it is not there; BadBlob if the disk changed it."""
@@ -72,6 +77,30 @@ class Blobs:
             pass
         except OSError as error:
             raise refused(path.parent, error) from error
+
+    def _lock(self, path: Path) -> int:
+        """Against a sweep, which is another process: what is answered "known" must not go."""
+        try:
+            lock = self._files.lock_dir(path.parent)
+        except OSError as error:
+            raise DataDirUnusable(path.parent, str(error)) from error
+        if lock is None:
+            raise DataDirUnusable(path.parent, "is locked, by a sweep that does not end")
+        return lock
+
+    def _renew(self, path: Path) -> None:
+        """It was put now: the event that names it comes later, and a sweep counts from now."""
+        try:
+            fd = self._files.open_rw(path)
+        except OSError as error:
+            raise refused(path, error) from error
+        try:
+            self._files.touch(fd)
+            self._files.fsync(fd)
+        except OSError as error:
+            raise self._fail_stop.stop(f"fsync of {path}", error) from error
+        finally:
+            self._files.close(fd)
 
     def _sync_dirs(self, path: Path) -> None:
         try:

@@ -11,6 +11,7 @@ import fcntl
 import os
 import resource
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -20,6 +21,7 @@ __all__ = ["NO_DESCRIPTOR", "Files", "OsFiles", "StatEntry"]
 FILE_MODE = 0o644
 DIR_MODE = 0o755
 NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
+LOCK_DIR_S = 5.0  # of a directory: its holder removes a few files, or writes one of 8 MiB
 
 
 class StatEntry(NamedTuple):
@@ -195,6 +197,29 @@ class OsFiles:
         except BlockingIOError:
             return False
         return True
+
+    def lock_dir(self, path: Path) -> int | None:
+        """Open a directory and take its exclusive lock; None if it is busy for LOCK_DIR_S."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        ends = time.monotonic() + LOCK_DIR_S
+        while not self.try_flock(fd):
+            if time.monotonic() >= ends:
+                os.close(fd)
+                return None
+            time.sleep(0.005)
+        return fd
+
+    def free_dir(self, fd: int) -> None:
+        """Free what `lock_dir` gave."""
+        os.close(fd)
+
+    def touch(self, fd: int) -> None:
+        """Make now the time of the file's last change."""
+        os.utime(fd)
+
+    def changed_at(self, path: Path) -> float:
+        """When the file's bytes changed last, or it was touched: wall seconds."""
+        return os.stat(path).st_mtime
 
     def is_same_file(self, fd: int, path: Path) -> bool:
         """Whether `path` still names the open file."""
