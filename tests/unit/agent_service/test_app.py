@@ -126,6 +126,18 @@ def test_an_agent_is_shown_with_its_tools_and_schemas(web):
     (tool_shown,) = shown["tools"]
     assert tool_shown["schema"]["properties"] == {"route": {"type": "string"}}
     assert (tool_shown["effect"], tool_shown["on_doubt"]) == ("write", "ask")
+    assert (tool_shown["simulates"], shown["compacts"]) == (False, False)
+
+
+def test_an_agents_hooks_are_shown(web, registry):
+    pay = tool(effect="write", name="pay")(lambda ctx: None)
+    pay.simulate(lambda ctx: "as if")
+    agent = Agent("long", tools=[pay])
+    agent.compact(above_bytes=9_000)(lambda messages: messages[-1:])
+    registry.add(agent)
+    shown = web.get("/agents/long").json
+    assert (shown["compacts"], shown["compact_above_bytes"]) == (True, 9_000)
+    assert shown["tools"][0]["simulates"] is True
 
 
 def test_the_list_names_the_files_that_failed(web):

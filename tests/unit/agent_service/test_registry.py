@@ -34,6 +34,10 @@ def test_every_agent_of_every_file_is_found(tmp_path):
     assert registry.broken == []
 
 
+READ = "from stillrun import Agent, tool\n\n@tool\ndef look(ctx): ...\n\n"
+WRITE = "from stillrun import Agent, tool\n\n@tool(effect='write')\ndef book(ctx, a): ...\n\n"
+
+
 @pytest.mark.parametrize(
     ("text", "line", "word"),
     [
@@ -43,6 +47,12 @@ def test_every_agent_of_every_file_is_found(tmp_path):
         ("import sys\nsys.exit(3)\n", 2, "SystemExit"),
         ("from stillrun import tool\n\n@tool\ndef fare(route: str): ...\n", 3, "context"),
         ("import json\njson.loads('no')\n", 2, "JSONDecodeError"),
+        (f"{READ}@look.simulate\ndef pretend(ctx): ...\n", 6, "simulate is for writes"),
+        (f"{WRITE}@book.simulate\ndef pretend(ctx): ...\n", 6, "the same arguments"),
+        (f"{WRITE}book.simulate(book.fn)\nbook.simulate(book.fn)\n", 7, "already"),
+        (f"{WRITE}a = Agent('a')\n@a.compact\ndef f(): ...\n", 7, "takes the messages"),
+        (f"{WRITE}a = Agent('a')\n@a.compact\nasync def f(m): ...\n", 7, "plain function"),
+        (f"{WRITE}a = Agent('a')\na.decide(str)\na.compact(str)\n", 8, "not for decide"),
         ("x = 1\n", None, "no Agent"),
     ],
 )
