@@ -20,9 +20,13 @@ __all__ = ["allow_open_files", "die_with_parent", "on_stop"]
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent() -> None:
-    """Ask the kernel (Linux) to SIGKILL this process when its parent dies; elsewhere do nothing."""
-    parent = os.getppid()
+def die_with_parent(parent: int | None = None) -> None:
+    """Ask the kernel (Linux) to SIGKILL this process when its parent dies; elsewhere do nothing.
+
+    Strictly: when the thread that started it ends. `parent`: its process id, if whoever started us
+    has told it; a parent that is dead already is noticed then too.
+    """
+    parent = os.getppid() if parent is None else parent
     try:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     except (AttributeError, OSError):

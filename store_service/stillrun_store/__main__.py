@@ -19,13 +19,19 @@ from granian.server.mp import MPServer
 
 from stillrun.process import allow_open_files
 
-from .commands import backup, dump, restore, sweep
+from .commands import backup, dump, restore, scrub, sweep
 from .config import BadSetting, Config
 from .routes.limits import THREADS
 from .serve import serve
 
 STOP_S = 5  # after that the server process is killed; what was answered is on the disk anyway
-COMMANDS = {"backup": backup, "dump": dump, "restore": restore, "sweep": sweep}
+COMMANDS = {
+    "backup": backup,
+    "dump": dump,
+    "restore": restore,
+    "scrub": scrub,
+    "sweep": sweep,
+}
 # Connections beyond these wait to be accepted. A quarter of the open files is for them and half for
 # the logs, whatever the machine allows: so neither takes what the other, or a snapshot, needs.
 MAX_CONNECTIONS = 1_024
@@ -36,6 +42,8 @@ SETTINGS = (
     "ALLOWED_HOSTS",
     "STORAGE_MODEL",
     "SNAPSHOT_EVERY",
+    "SCRUB_BYTES_PER_S",
+    "SCRUB_PAUSE_S",
     "LOG_LEVEL",
 )
 

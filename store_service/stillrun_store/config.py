@@ -12,6 +12,9 @@ from .storage_models import DEFAULT_MODEL, MAX_EVERY, MODELS
 
 __all__ = ["BadSetting", "Config"]
 
+SCRUB_BYTES_PER_S = 4 << 20  # a small part of what even a slow disk reads: 100 GB in 7 hours
+SCRUB_PAUSE_S = 86_400  # most damage is slow to come
+
 
 class BadSetting(Exception):
     """A setting cannot be used; the text names it and what it takes."""
@@ -19,7 +22,10 @@ class BadSetting(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """`storage_model` and `snapshot_every`: for runs that choose none themselves."""
+    """`storage_model` and `snapshot_every`: for runs that choose none themselves.
+
+    `scrub_bytes_per_s`: how fast files are read again, 0 for never; `scrub_pause_s`: between two
+    such passes."""
 
     data: Path = Path("data")
     host: str = "127.0.0.1"
@@ -27,6 +33,8 @@ class Config:
     allowed_hosts: frozenset[str] = frozenset()
     storage_model: StorageModel = DEFAULT_MODEL
     snapshot_every: int = 50
+    scrub_bytes_per_s: int = SCRUB_BYTES_PER_S
+    scrub_pause_s: int = SCRUB_PAUSE_S
     log_level: str = "INFO"
 
     @classmethod
@@ -44,6 +52,15 @@ class Config:
             ),
             storage_model=_model(env.get("STORAGE_MODEL", DEFAULT_MODEL)),
             snapshot_every=_whole("SNAPSHOT_EVERY", env.get("SNAPSHOT_EVERY", "50"), 1, MAX_EVERY),
+            scrub_bytes_per_s=_whole(
+                "SCRUB_BYTES_PER_S",
+                env.get("SCRUB_BYTES_PER_S", str(SCRUB_BYTES_PER_S)),
+                0,
+                1 << 40,
+            ),
+            scrub_pause_s=_whole(
+                "SCRUB_PAUSE_S", env.get("SCRUB_PAUSE_S", str(SCRUB_PAUSE_S)), 1, 365 * 86_400
+            ),
             log_level=_level(env.get("LOG_LEVEL", "INFO")),
         )
 

@@ -143,6 +143,7 @@ class Metrics:
         torn = len(engine.recovery.torn_tails)
         yield _gauge("torn_tails_cut", "Unfinished writes found by the last start.", torn)
         yield from self._volume()
+        yield from self._scrub()
         ready = store.ready and not store.stopping.is_set()
         yield _gauge("ready", "1 when recovery is done.", int(ready))
 
@@ -156,6 +157,21 @@ class Metrics:
         level = LEVELS.index(space.level)
         yield _gauge("disk_level", "0: ok, 1: space or inodes are low, 2: full.", level)
         yield _counter("appends_refused", "Appends the volume did not take.", space.refused_total)
+
+    def _scrub(self) -> Iterator[Metric]:
+        scrub = self._store.findings
+        yield _counter("scrub_passes", "Times that all files were read again.", scrub.passes)
+        yield _counter("scrub_read_bytes", "Bytes read again.", scrub.bytes_read)
+        yield _counter("scrub_folded_runs", "Runs folded again.", scrub.folded_runs)
+        yield _counter("scrub_failures", "Times that the reading process failed.", scrub.failures)
+        yield _counter("scrub_found", "Findings of all passes.", scrub.count)
+        kinds = Counter(fault.kind for fault in scrub.all())
+        findings = GaugeMetricFamily(
+            f"{PREFIX}_scrub_findings", "What is wrong now, as far as is known.", labels=["kind"]
+        )
+        for kind in ("log", "snapshot", "fold", "blob"):
+            findings.add_metric([kind], kinds[kind])
+        yield findings
 
 
 def _histogram(bounds: tuple[float, ...], sums: Sums) -> tuple[list[tuple[str, float]], float]:

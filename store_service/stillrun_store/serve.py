@@ -17,6 +17,7 @@ from stillrun.process import die_with_parent, on_stop
 from .app import create_app
 from .config import Config
 from .restored import pause_restored
+from .scrub import Scrub
 from .storage import Engine, StorageError
 from .store import Store
 from .timers import Timers
@@ -68,6 +69,9 @@ def serve(
         sys.stderr.flush()
         os._exit(EXIT_CANNOT_START)
     timers = Timers(store)
+    scrub = Scrub(
+        store, config.data, bytes_per_s=config.scrub_bytes_per_s, pause_s=config.scrub_pause_s
+    )
     flight = _InFlight(create_app(store, allowed_hosts=config.allowed_hosts), turns)
     stopping = threading.Lock()
 
@@ -76,6 +80,7 @@ def serve(
             if not store.stopping.is_set():
                 started = time.monotonic()
                 store.stop()
+                scrub.stop()
                 timers.join()
                 flight.wait(STOP_S)
                 store.close()
@@ -85,6 +90,7 @@ def serve(
     _until_granian_listens(lambda: sys.exit(0))
     try:
         timers.start()
+        scrub.start()
         _report(store, config)
         answer(worker_id, process_name, lambda: flight, *rest)
     finally:

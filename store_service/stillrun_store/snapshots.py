@@ -7,7 +7,6 @@ schema version, is ignored and the state is rebuilt from the log; it is never an
 from __future__ import annotations
 
 import hashlib
-import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +19,6 @@ from .runs import Ids
 from .storage import Engine
 
 __all__ = ["Base", "packed", "read"]
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +44,10 @@ def read(engine: Engine, run: str, at_most_seq: int) -> Base | None:
             if state.control.seq == seq and len(ids) == seq:
                 size = next((i.bytes for i in engine.snapshots(run) if i.seq == seq), len(body))
                 return Base(state, ids, seq, size)
-            _log.warning("snapshot %s of run %s does not fit its seq: ignored", seq, run)
-        except (StillrunError, TypeError, ValueError) as error:
-            _log.warning("snapshot %s of run %s ignored: %s", seq, run, error)
+            wrong = "it does not fit its seq"
+        except (StillrunError, TypeError, ValueError, LookupError) as error:
+            wrong = str(error)
+        engine.ignore_snapshot(run, seq, wrong)
         seq -= 1
     return None
 

@@ -37,6 +37,7 @@ from stillrun.wire import StartRun
 from . import snapshots, starting
 from .board import Board
 from .drafts import Draft, encoded, new_event_id
+from .findings import Findings
 from .memory import Memory
 from .offered import Offered
 from .runs import SUMMARY_VERSION, Entry, Ids, Loaded, Summary, Tail, summarize
@@ -107,6 +108,7 @@ class Store:
         self.stopping = threading.Event()
         self.ready = False
         self.commits: Tally[str] = Tally(COMMIT_BOUNDS_S, amounts=2)  # seconds, events, bytes
+        self.findings = Findings()
         self._entries: dict[str, Entry] = {}
         self._starting = threading.Lock()
         self._memory = Memory()
@@ -223,6 +225,24 @@ class Store:
         with entry.changed:
             entry.changed.notify_all()  # polls and streams end
         return entry.summary
+
+    def note_damage(self, run: str) -> None:
+        """Refuse a run as the engine refuses it now, as if a request had met the damage."""
+        entry, info = self._entries.get(run), self.engine.info(run)
+        if entry is not None and info is not None and info.damage is not None:
+            with entry.lock:
+                if not entry.deleted:
+                    entry.damage = _damage_of(info.damage)
+                    self.board.update(entry)
+
+    def reject_snapshot(self, run: str, seq: int) -> None:
+        """Remove a snapshot that verifies and is wrong: it would be believed."""
+        entry = self._entries.get(run)
+        if entry is not None:
+            with entry.lock:
+                if not entry.deleted:
+                    self.snapshots.drop(entry, seq)
+                    entry.loaded = None  # it may have been built on that snapshot
 
     def put_back(self, runs: list[str]) -> None:
         """Show runs on the board again that were taken off it and left as they were."""

@@ -85,5 +85,7 @@ def test_the_defaults_in_the_readme_are_the_real_ones():
     rows = dict(re.findall(r"^\| (`[A-Z_`, ]+`) \| (.*?) \|", README, re.M))
     assert rows["`STORAGE_MODEL`"] == f"`{store.storage_model}`"
     assert rows["`SNAPSHOT_EVERY`"] == str(store.snapshot_every)
+    scrub = f"{store.scrub_bytes_per_s}, {store.scrub_pause_s}"
+    assert rows["`SCRUB_BYTES_PER_S`, `SCRUB_PAUSE_S`"] == scrub
     assert rows["`STORE_DATA`, `STORE_LISTEN`"] == f"`./{store.data}`, `{store.host}:{store.port}`"
     assert rows["`LEASE_TTL_S`, `DRAIN_S`"] == f"{agent.lease_ttl_s:g}, {agent.drain_s:g}"

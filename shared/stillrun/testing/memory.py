@@ -165,6 +165,12 @@ class MemoryEngine:
             seq = max((seq for seq in kept if seq <= at_most_seq), default=None)
             return None if seq is None else (seq, kept[seq])
 
+    def ignore_snapshot(self, run: str, seq: int, detail: str) -> None:
+        """Count one that is of no use to the caller."""
+        with self._lock:
+            self.snapshot_faults.append(SnapshotFault(run, seq, detail))
+            self.snapshot_fault_count += 1
+
     def drop_snapshot(self, run: str, seq: int) -> None:
         """Delete it, if it is there."""
         with self._lock:

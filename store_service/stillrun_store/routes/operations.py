@@ -16,6 +16,7 @@ from . import http
 __all__ = ["blueprint"]
 
 VERSION = "0.1.0"
+MAX_FINDINGS = 100  # in the body that a health check reads every few seconds
 # A scraper names the version with the type, a browser does not.
 TEXT_TYPES = ("text/plain", "text/plain;version=0.0.4", "text/plain;version=0.0.4;charset=utf-8")
 
@@ -68,6 +69,11 @@ def blueprint(store: Store, metrics: Metrics) -> Blueprint:
             "torn_tails_cut": len(report.torn_tails),
             "snapshots_ignored": store.engine.snapshot_fault_count,
             "disk": store.space.figures(),
+            "scrub": {
+                "passes": store.findings.passes,
+                "bytes_read": store.findings.bytes_read,
+                "findings": [f.plain() for f in store.findings.all()[:MAX_FINDINGS]],
+            },
         }
         return http.answer(shown, 200 if ready else 503)
 

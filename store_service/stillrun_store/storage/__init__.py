@@ -2,6 +2,7 @@
 
 The files are drawn in FORMAT.md. All file calls are in `files`, all bytes in `format`."""
 
+from .checking import BLOB_FOLDERS, Extent, Fault, FileChecks
 from .engine import Engine
 from .errors import (
     BadBackup,
@@ -31,6 +32,7 @@ from .info import (
 )
 
 __all__ = [
+    "BLOB_FOLDERS",
     "Appended",
     "BadBackup",
     "BadBlob",
@@ -41,6 +43,9 @@ __all__ = [
     "DiskFull",
     "DroppedRun",
     "Engine",
+    "Extent",
+    "Fault",
+    "FileChecks",
     "Files",
     "NoSuchRun",
     "OsFiles",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .blobs import Blobs
+from .checking import Checks
 from .datadir import DataDir
 from .durable import FailStop
 from .errors import DamagedLog, DataDirUnusable, DiskFull, DroppedRun, NoSuchRun, RunExists
@@ -66,6 +67,9 @@ class Engine:
         self._reader = LogReader(files, self._handles, lambda log: self._upkeep.changed(log))
         self._snapshots = Snapshots(files, self._reader, self._fail_stop)
         self._blobs = Blobs(files, self._dir.blobs, self._fail_stop)
+        self.checks = Checks(
+            files, data_dir, self._log_or_none, self._reader, self._snapshots, self._blobs
+        )
         tails = Tails(files)
         self._writer = LogWriter(
             files, self._handles, self._reader, tails, self._fail_stop, max_segment_bytes
@@ -279,6 +283,10 @@ class Engine:
         self._check_open()
         self._snapshots.drop(log, seq)
 
+    def ignore_snapshot(self, run: str, seq: int, detail: str) -> None:
+        """Count and report one that verifies and still is of no use to the caller."""
+        self._snapshots.report(self._log(run), seq, detail)
+
     @property
     def snapshot_faults(self) -> list[SnapshotFault]:
         """The last 1,000 snapshots that were ignored."""
@@ -353,6 +361,9 @@ class Engine:
             self._handles.close()
             self._index.close()
             self._dir.close()
+
+    def _log_or_none(self, run: str) -> RunLog | None:
+        return self._logs.get(run)
 
     def _log(self, run: str) -> RunLog:
         log = self._logs.get(run)

@@ -22,6 +22,7 @@ FILE_MODE = 0o644
 DIR_MODE = 0o755
 NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 LOCK_DIR_S = 5.0  # of a directory: its holder removes a few files, or writes one of 8 MiB
+PAGE_BYTES = 4_096  # the cache drops whole pages only; larger ones are whole multiples
 
 
 class StatEntry(NamedTuple):
@@ -114,6 +115,12 @@ class OsFiles:
             return self.pread(fd, self.size(fd) if count is None else count, 0)
         finally:
             self.close(fd)
+
+    def forget_cached(self, fd: int, count: int, offset: int) -> None:
+        """Let the next read of these bytes come from the disk, as far as they were written back."""
+        start = offset - offset % PAGE_BYTES
+        end = -(-(offset + count) // PAGE_BYTES) * PAGE_BYTES
+        os.posix_fadvise(fd, start, end - start, os.POSIX_FADV_DONTNEED)
 
     def pwrite(self, fd: int, data: bytes | memoryview, offset: int) -> int:
         """Bytes written: may be fewer than given (a disk about to be full)."""

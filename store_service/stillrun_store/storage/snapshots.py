@@ -69,10 +69,10 @@ class Snapshots:
             if info.seq > at_most_seq:
                 continue
             try:
-                return info.seq, self._verified(log, info.seq)
+                return info.seq, self.verified(log, info.seq)
             except (ValueError, OSError, DamagedLog) as error:
                 log.refuse_dropped()
-                self._report(log, info.seq, str(error))
+                self.report(log, info.seq, str(error))
         return None
 
     def drop(self, log: RunLog, seq: int) -> None:
@@ -112,8 +112,8 @@ class Snapshots:
         within = events[: seq - frame.place.first_seq + 1]
         return frame.place, chain_of(within, frame.place.chain_before)
 
-    def _verified(self, log: RunLog, seq: int) -> bytes:
-        """The body. ValueError says what does not match."""
+    def verified(self, log: RunLog, seq: int) -> bytes:
+        """The body. ValueError says what does not match; OSError, DamagedLog."""
         head, run, body = decode_snapshot(self._files.read(log.directory / snapshot_name(seq)))
         if (run, head.log_id, head.seq) != (log.run, log.log_id, seq):
             raise ValueError(f"it is of run {run}, log {head.log_id.hex()}, seq {head.seq}")
@@ -130,7 +130,8 @@ class Snapshots:
         log.hint = frame.place
         return body
 
-    def _report(self, log: RunLog, seq: int, detail: str) -> None:
+    def report(self, log: RunLog, seq: int, detail: str) -> None:
+        """Count and log a snapshot that is ignored."""
         logger.warning("snapshot ignored: run %s seq %d: %s", log.run, seq, detail)
         with self._lock:
             self.faults.append(SnapshotFault(log.run, seq, detail))

@@ -35,7 +35,7 @@ from .recovery import OURS as LEFT_OVER
 from .recovery import Recovery
 from .walk import BadFrame, Frame, Pread, events_of, identify, walk
 
-__all__ = ["Item", "survey"]
+__all__ = ["Item", "head", "survey"]
 
 _BLOB_NAME = re.compile(r"[0-9a-f]{64}")
 
@@ -55,7 +55,7 @@ class Item(NamedTuple):
 
 def survey(files: Files, data_dir: Path, run: str | None = None) -> Iterator[Item]:
     """All of the directory, or what belongs to one run. OSError if it cannot be listed."""
-    known = yield from _head(files, data_dir)
+    known = yield from head(files, data_dir)
     if not known:
         return
     yield from _index(files, data_dir, run)
@@ -86,7 +86,7 @@ def survey(files: Files, data_dir: Path, run: str | None = None) -> Iterator[Ite
                 yield Item(name, "unfinished")
 
 
-def _head(files: Files, data_dir: Path) -> Generator[Item, None, bool]:
+def head(files: Files, data_dir: Path) -> Generator[Item, None, bool]:
     """FORMAT and store.json; answers whether this code may read the rest."""
     text = _text(files, data_dir / "FORMAT")
     if text is None:
