@@ -254,7 +254,7 @@ def test_a_tombstone_that_cannot_be_read_says_who_by_nulls(door):
     assert said == {"run": "r", "deleted": True, "at": None, "by": None, "reason": None}
 
 
-def test_another_run_is_deleted_while_the_disk_is_full(door, monkeypatch):
+def test_another_run_is_deleted_while_the_disk_is_full(door, volume, monkeypatch):
     """B12: the reserve is for this, and it works without one as well."""
     for run in ("r", "s", "t"):
         door.outsider(run)
@@ -264,9 +264,7 @@ def test_another_run_is_deleted_while_the_disk_is_full(door, monkeypatch):
     def full(fd, data, offset):
         raise OSError(errno.ENOSPC, "no space left on device")
 
-    monkeypatch.setattr(files, "volume_bytes", lambda path: 1 << 40)
-    monkeypatch.setattr(files, "free_bytes", lambda path: 0)
-    door.store._space_known_until = 0.0
+    volume(1 << 40, 0)
     refused(door.append("s", note()), 507, "disk_full")
     good(delete(door, "r", by="ana"))
     monkeypatch.setattr(files, "pwrite", full)
@@ -275,8 +273,7 @@ def test_another_run_is_deleted_while_the_disk_is_full(door, monkeypatch):
     for run in ("r", "t"):
         all_is_410(door, run)
     monkeypatch.setattr(files, "pwrite", real)
-    monkeypatch.setattr(files, "free_bytes", lambda path: 1 << 40)
-    door.store._space_known_until = 0.0
+    volume(1 << 40, 1 << 40)
     good(door.append("s", note()), 201)
     all_is_410(door.reopened(), "t")
     assert door.head("s") == 2

@@ -7,7 +7,6 @@ import hashlib
 import logging
 import os
 import resource
-from types import SimpleNamespace
 
 import pytest
 
@@ -17,19 +16,6 @@ from stillrun_store.storage import OsFiles
 
 GIB = 1 << 30
 LARGE = 1 << 40
-
-
-@pytest.fixture
-def volume(door, monkeypatch):
-    """`volume(size, free)`: what the file system says from now on, in bytes and inodes."""
-
-    def fill(size, free, files=1_000_000, free_files=1_000_000):
-        found = SimpleNamespace(f_frsize=1, f_blocks=size, f_bavail=free)
-        found.f_files, found.f_favail = files, free_files
-        monkeypatch.setattr(door.store.engine._files, "volume", lambda path: found)
-        door.store.space._known_until = 0.0
-
-    return fill
 
 
 def disk(door):

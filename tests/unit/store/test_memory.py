@@ -45,3 +45,14 @@ def test_the_fold_used_longest_ago_goes_when_all_weigh_too_much(door):
         with entry.lock:
             memory.used(entry, 45)
     assert [entry.loaded is None for entry in entries] == [True, False, False]
+
+
+def test_a_deleted_run_weighs_nothing_any_more(door):
+    entries = [door.store.entry(door.start(run)) for run in ("r", "s", "t")]
+    memory = Memory(max_bytes=100)
+    for entry in entries[:2]:
+        memory.used(entry, 45)
+    memory.forget(entries[0])
+    memory.forget(entries[0])
+    memory.used(entries[2], 45)
+    assert memory._bytes == 90 and list(memory._recent) == ["s", "t"]
