@@ -423,7 +423,7 @@ def test_a_target_that_fails_leaves_no_backup_and_blames_no_run(data, tmp_path, 
                 raise OSError(error, os.strerror(error))
             return super().pwrite(fd, data, offset)
 
-    with pytest.raises(DiskFull if error == errno.ENOSPC else OSError):
+    with pytest.raises(OSError if error == errno.EIO else DiskFull):
         back_up(FailsLate(), data, tmp_path / "b", ABOUT)
     with pytest.raises(BadBackup, match=r"manifest\.json is missing"):
         restore(OsFiles(), tmp_path / "b", tmp_path / "new", NOW)

@@ -24,7 +24,7 @@ from unit.storage.logs import LOG_ID, frame_offsets, payload, segment, tree, uns
 
 BLOB = b"a large value"
 BLOB_ID = hashlib.sha256(BLOB).hexdigest()
-LOOKS = {"open_read", "close", "pread", "read", "size", "exists", "scan", "fsync_dir"}
+LOOKS = set("open_read close pread read size exists scan fsync_dir max_open_files".split())
 
 
 class OnlyReading(OsFiles):

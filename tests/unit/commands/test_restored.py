@@ -8,6 +8,7 @@ from contract.door import Door, event, good, note, refused
 from stillrun.errors import DiskFull
 from stillrun_store.restored import pause_restored
 from stillrun_store.storage import DataDirUnusable, OsFiles
+from stillrun_store.storage import DiskFull as FullOnDisk
 from stillrun_store.storage.backup import back_up
 from stillrun_store.storage.datadir import read_store
 from stillrun_store.storage.restore import restore
@@ -174,6 +175,10 @@ def _power_cut(_):
     raise KeyboardInterrupt
 
 
+def _no_room(*_):
+    raise FullOnDisk("no space left")
+
+
 def test_a_damaged_run_is_paused_once_it_was_mended(old, restored):
     old.outsider("bad")
     old.outsider("fine")
@@ -198,7 +203,7 @@ def test_a_damaged_run_is_paused_once_it_was_mended(old, restored):
 def test_nothing_is_served_when_the_disk_has_no_room_to_pause(old, restored, monkeypatch):
     old.start()
     new = restored(paused=False)
-    monkeypatch.setattr(new.store.engine, "has_reserve", lambda: False)
+    monkeypatch.setattr(new.store.engine, "append", _no_room)
     with pytest.raises(DiskFull):
         pause_restored(new.store)
     assert new.store.engine.restored["to_pause"] == "all"
