@@ -322,7 +322,6 @@ STEP_BYTES = 1_000
 def test_storage_does_not_grow_with_the_square_of_the_steps(open_door):
     """B36: one kilobyte per step, appended to one list, at the default settings."""
     door = open_door()
-    door.outsider()
     kept, sent, answered = {}, [], []
     state: list[str] = []
     door.start("grown")
@@ -334,9 +333,11 @@ def test_storage_does_not_grow_with_the_square_of_the_steps(open_door):
         state.append(line)
         sent.append(len(str(change)))
         answered.append(len(answer.raw))
+        if door.store.entry("grown").tail.pending:
+            settled(door, "grown")  # else a slow disk would decide at which step the next is due
         if step in SIZES:
-            settled(door, "grown")
             kept[step] = on_disk(door, "*")
+    print(kept)
     for small, large in itertools.pairwise(SIZES):
         assert kept[large] < 2.3 * kept[small], kept
     assert max(sent) < STEP_BYTES + 300 and max(answered) < 500

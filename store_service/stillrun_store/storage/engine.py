@@ -318,7 +318,7 @@ class Engine:
         """Bytes on disk, seals and kept torn tails left out."""
         log = self._log(run)
         log_bytes = sum(segment.size_bytes for segment in log.tip.segments)
-        return Sizes(log_bytes, sum(info.bytes for info in self._snapshots.of(log)))
+        return Sizes(log_bytes, self._snapshots.bytes_of(log))
 
     def volume(self) -> VolumeSpace:
         """What is left for this user on the volume, as its file system says now."""

@@ -63,6 +63,11 @@ class Snapshots:
         with log.snapshot_lock:
             return [SnapshotInfo(seq, size) for seq, size in sorted(log.snapshots.items())]
 
+    def bytes_of(self, log: RunLog) -> int:
+        """All of them together."""
+        with log.snapshot_lock:
+            return sum(log.snapshots.values())
+
     def get(self, log: RunLog, at_most_seq: int) -> tuple[int, bytes] | None:
         """The newest that verifies, with its seq; None if there is none."""
         for info in reversed(self.of(log)):
