@@ -163,6 +163,14 @@ def test_a_frame_that_verifies_but_contradicts_itself_is_no_torn_tail(data, open
     check_damaged(data, open_engine, EVENTS + 1)
 
 
+def test_a_head_that_states_what_follows_it_as_durable_is_no_torn_tail(data, open_engine):
+    path = segment(data)
+    whole = path.read_bytes()
+    head = FRAME.pack(bytes.fromhex(LOG_ID), EVENTS + 1, 1, 8, len(whole) + FRAME.size, 0, 0)
+    path.write_bytes(whole + head)
+    check_damaged(data, open_engine, EVENTS + 1)
+
+
 def test_two_frames_that_changed_places_are_damage(data, open_engine):
     path = segment(data)
     whole, at = path.read_bytes(), frame_offsets(path)
