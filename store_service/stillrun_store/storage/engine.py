@@ -215,6 +215,7 @@ class Engine:
         frame = encode_frame(log.log_id, place, [last_event], log.origin())
         with log.snapshot_lock:  # one that is being written is finished first, no other begins
             log.dropped = True
+        self._reader.forget(log)  # an open file keeps its bytes: no room for a tombstone
         try:
             try:
                 self._graves.bury(directory, frame.data)

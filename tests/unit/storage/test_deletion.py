@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -85,19 +86,41 @@ def test_a_dropped_run_stays_dropped_after_a_restart(tmp_path, open_engine, forg
             assert [info.run for info in again.runs()] == ["run-a"]
 
 
+def held(path: Path) -> list[str]:
+    """Files below that this process has open although they are gone: their bytes are not back."""
+    found = []
+    for fd in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            found.append(str(fd.readlink()))
+    return [name for name in found if str(path) in name and name.endswith("(deleted)")]
+
+
 def test_no_open_file_keeps_the_bytes_of_a_dropped_run(tmp_path):
     engine = with_run(tmp_path)
     engine.read("run", 1, 6)
     engine.drop("run", GONE)
-    held = [
-        target
-        for fd in Path("/proc/self/fd").iterdir()
-        if fd.exists() or fd.is_symlink()
-        for target in [str(fd.readlink())]
-        if str(tmp_path) in target and "deleted" in target
-    ]
-    assert held == []
+    assert held(tmp_path) == []
     engine.close()
+
+
+def test_the_room_that_the_files_made_is_there_for_the_tombstone(tmp_path, open_engine):
+    """A disk that is full as long as a byte of the run is on it."""
+
+    class Full(Unsynced):
+        def open_temp(self, path):
+            if path.name.endswith(".tombstone.tmp") and (
+                held(tmp_path) or segment(tmp_path).exists()
+            ):
+                raise OSError(errno.ENOSPC, "no space left on device")
+            return super().open_temp(path)
+
+    with open_engine(tmp_path, files=Full()) as engine:
+        engine.create("run", LOG_ID, [payload(1)])
+        engine.read("run", 1, 1)
+        engine.drop("run", GONE)
+        assert names(tmp_path) == [grave(tmp_path).name]
+    with open_engine(tmp_path, files=Unsynced()) as engine:
+        assert engine.tombstone("run") == (2, GONE)
 
 
 def test_a_reader_that_opened_a_segment_just_before_does_not_keep_it(tmp_path):
