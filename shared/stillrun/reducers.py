@@ -15,7 +15,7 @@ from .folding.moves import model_reply
 from .folding.values import patched
 from .state import Control, State, new_state
 from .status import is_runnable
-from .values import merge_patch
+from .values import merge_into, merge_patch
 
 __all__ = ["apply", "fold", "fold_into", "model_reply", "patched"]
 
@@ -32,12 +32,19 @@ def fold(events: Iterable[Event]) -> State:
 
 def fold_into(state: State, events: Iterable[Event]) -> State:
     """Fold `events` into `state`, which is the caller's own and is changed; answers it."""
+    own: object = None  # a merged value that nobody else has seen yet: it may be changed in place
     for event in events:
         control = state.control
         control.seq = event.seq
         if is_dotted(event.type):
             if control.reducer == "merge":
-                state.value = merge_patch(state.value, event.data)
+                # A copy for each event would make a long fold quadratic.
+                if isinstance(own, dict) and own is state.value and isinstance(event.data, dict):
+                    merge_into(own, event.data)
+                else:
+                    own = state.value = merge_patch(state.value, event.data)
+                    if not isinstance(event.data, dict):
+                        own = None  # it is the event's own value
         else:
             handler = _HANDLERS.get(event.type)
             if handler is not None:

@@ -24,6 +24,7 @@ __all__ = [
     "check_name",
     "check_run_id",
     "from_rfc3339",
+    "merge_into",
     "merge_patch",
     "plain",
     "pointer_join",
@@ -190,12 +191,17 @@ def merge_patch(target: object, patch: object) -> object:
     if not isinstance(patch, Mapping):
         return patch
     merged = dict(target) if isinstance(target, Mapping) else {}
+    merge_into(merged, patch)
+    return merged
+
+
+def merge_into(merged: dict[str, object], patch: Mapping[str, object]) -> None:
+    """The same into the caller's own map; what is nested in it is replaced, not changed."""
     for key, item in patch.items():
         if item is None:
             merged.pop(key, None)
         else:
             merged[key] = merge_patch(merged.get(key), item)
-    return merged
 
 
 def check_run_id(run: object) -> str:

@@ -348,10 +348,15 @@ class Store:
         if base is not None:
             state, ids, after = base.state, base.ids, base.seq
         replayed_bytes = 0
-        for event, size in self._sized(entry, after + 1, seq, READ_BATCH):
-            fold_into(state, [event])
-            ids.add(event.id)
-            replayed_bytes += size
+
+        def passing() -> Iterator[Event]:
+            nonlocal replayed_bytes
+            for event, size in self._sized(entry, after + 1, seq, READ_BATCH):
+                ids.add(event.id)
+                replayed_bytes += size
+                yield event
+
+        fold_into(state, passing())  # at once: what it has merged itself it need not copy
         return Loaded(
             state=state,
             ids=ids,

@@ -14,6 +14,7 @@ from collections.abc import Callable
 __all__ = ["LONG_S", "SHORTEST_TURN_S", "LongWork", "Turns"]
 
 SHORTEST_TURN_S = 0.0001  # one thread that folds must not cost the others milliseconds
+LONGEST_TURN_S = 0.005  # what the interpreter itself would grant
 SHORT_FOR = 3  # requests: up to so many, and turns stay the shortest
 LONG_S = 0.0005  # of folding, and
 REST_S = 0.0005  # of rest: about what an append computes, which then need not wait for a turn
@@ -48,7 +49,7 @@ class Turns:
             doublings = (self._at_work // (SHORT_FOR + 1)).bit_length()
             if doublings != self._doublings:
                 self._doublings = doublings
-                self._set_s(SHORTEST_TURN_S * (1 << doublings))
+                self._set_s(min(LONGEST_TURN_S, SHORTEST_TURN_S * (1 << 2 * doublings)))
 
 
 class LongWork:

@@ -719,3 +719,19 @@ def test_an_id_that_is_no_effects_raises_nothing():
     odd = run.intent("e1", effect="exx")
     run.force(odd, done("exx"))
     assert run.said[-1] == "exx"
+
+
+def test_merging_in_place_changes_neither_the_events_nor_a_picture_taken_before():
+    created = Run(reducer="merge", input={"a": {"b": 1}}, agent=None).events[0]
+    patches = [{"a": {"c": 2}}, {"k": {"x": 1}}, 7, {"k": {"x": 1}}, {"k": {"y": 2}}, {"z": 3}]
+    events = [created]
+    events += [make_event(2 + at, ("x.y", patch)) for at, patch in enumerate(patches)]
+    untouched = copy.deepcopy(events)
+    for cut in range(1, len(events) + 1):
+        state = fold(events[:cut])
+        picture = state.freeze()
+        shown = copy.deepcopy(picture)
+        fold_into(state, events[cut:])
+        assert picture == shown
+        assert state.value == {"k": {"x": 1, "y": 2}, "z": 3}
+    assert events == untouched
