@@ -1,7 +1,8 @@
 """What is left of the volume: the alarm before it is full, and what was refused because it was.
 
-Always: the file system is asked once a second at most; a change is one line in the log, an append
-that is refused is none; appends are refused before the last byte is gone, deletions need some too.
+Always: appends ask the file system once a second at most; a change is one line in the log, an
+append that is refused is none; appends are refused before the last byte is gone, for deletions need
+some too.
 """
 
 from __future__ import annotations
@@ -106,7 +107,8 @@ class Space:
             )
 
     def figures(self) -> dict[str, Any]:
-        """What `/readyz` shows."""
+        """What `/readyz` shows, as it is now."""
+        self._known_until = float("-inf")
         self.look()
         with self._lock:
             volume, refusals = self.volume, self.refusals

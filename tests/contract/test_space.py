@@ -167,21 +167,35 @@ def test_a_lack_of_inodes_is_told_as_such(door, volume, monkeypatch):
     good(door.append("r", note()), 201)  # a log that is there grows on
 
 
-def test_a_volume_made_read_only_in_the_middle_of_a_write_ends_all_writing(door, monkeypatch):
-    """What a part of a frame left behind cannot be cut off there."""
+@pytest.mark.parametrize("code", [errno.EROFS, errno.EDQUOT])
+def test_a_part_that_cannot_be_cut_off_yet_is_cut_off_by_the_next_append(door, monkeypatch, code):
     door.outsider()
     files = door.store.engine._files
     whole = files.pwrite
 
-    def failing(fd, data, offset):
+    def partly(fd, data, offset):
         if len(data) < 100:
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+            raise OSError(code, os.strerror(code))
         return whole(fd, data[: len(data) - 20], offset)
 
+    def failing(*arguments):
+        raise OSError(code, os.strerror(code))
+
+    [log] = (door.path / "runs").glob("r-*/events-*.log")
     with monkeypatch.context() as patched:
-        patched.setattr(files, "pwrite", failing)
-        refused(door.append("r", note()), 503, "outcome_unknown")
-    refused(door.append("r", note()), 503, "outcome_unknown")
+        patched.setattr(files, "pwrite", partly)
+        patched.setattr(files, "ftruncate", failing)
+        refused(door.append("r", note()), 507, "disk_full")
+        size = log.stat().st_size
+        patched.setattr(files, "pwrite", whole)
+        for _ in range(3):
+            refused(door.append("r", note()), 507, "disk_full")
+        assert len(door.events()) == 1
+    assert log.stat().st_size == size
+    assert not list(log.parent.glob("*.torn-*"))
+    good(door.append("r", note()), 201)
+    assert len(list(log.parent.glob("*.torn-*"))) == 1
+    assert door.reopened().head() == 2
 
 
 @pytest.mark.parametrize("name", ["open_rw", "open_new", "open_temp", "open_read"])

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -30,3 +34,28 @@ def new_volume(can_mount: None) -> Callable[[str], Volume]:
         return Volume(file_system)
 
     return made
+
+
+@pytest.fixture
+def quota(can_mount: None) -> Iterator[tuple[Path, Callable[[str], str]]]:
+    """A folder with a quota, and how to set it: `limit("4M")`. The kernel's ext4 and XFS may come
+    without theirs; btrfs has its own."""
+    if "btrfs" not in Path("/proc/filesystems").read_text():
+        pytest.skip("no btrfs in this kernel: a quota needs one")
+    if shutil.which("mkfs.btrfs") is None:
+        pytest.skip("mkfs.btrfs missing: apt-get install btrfs-progs")
+    with volume.btrfs() as path:
+        volume.sh("btrfs", "quota", "enable", str(path))
+        volume.sh("btrfs", "subvolume", "create", str(path / "limited"))
+        yield (
+            path / "limited",
+            lambda size: volume.sh("btrfs", "qgroup", "limit", size, str(path / "limited")),
+        )
+
+
+@pytest.fixture
+def in_memory() -> Iterator[Path]:
+    """A folder for tests that write much and count on no disk."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=memory, ignore_cleanup_errors=True) as path:
+        yield Path(path)

@@ -22,12 +22,23 @@ from typing import Any, Self
 import services
 from services import eventually
 
-__all__ = ["FILE_SYSTEMS", "PREFIX", "Volume", "clean_up", "folder", "missing", "no_volume", "sh"]
+__all__ = [
+    "FILE_SYSTEMS",
+    "PREFIX",
+    "Volume",
+    "btrfs",
+    "clean_up",
+    "folder",
+    "missing",
+    "no_volume",
+    "sh",
+    "tmpfs",
+]
 
 PREFIX = "stillrun-power-"
 MIB = 1 << 20
 FILE_SYSTEMS = {  # how to make it, its size, mount options. XFS takes no less than 300 MiB.
-    "ext4": (["mkfs.ext4", "-q", "-E", "nodiscard"], 64 * MIB, "noinit_itable"),
+    "ext4": (["mkfs.ext4", "-q", "-E", "nodiscard"], 64 * MIB, "noinit_itable,errors=remount-ro"),
     "xfs": (["mkfs.xfs", "-q", "-K"], 320 * MIB, ""),
 }
 
@@ -100,6 +111,29 @@ def _remove(path: Path) -> None:
             (path / name).rmdir()
     with contextlib.suppress(OSError):
         path.rmdir()
+
+
+@contextlib.contextmanager
+def tmpfs(options: str) -> Iterator[Path]:
+    """`with tmpfs("size=8m,nr_inodes=100") as path:`"""
+    with folder() as root:
+        path = root / "mnt"
+        path.mkdir()
+        sh("mount", "-t", "tmpfs", "-o", options, "none", str(path))
+        yield path
+
+
+@contextlib.contextmanager
+def btrfs() -> Iterator[Path]:
+    """A volume of 200 MiB on a plain file: it loses no power, but has quotas."""
+    with folder() as root, tempfile.TemporaryDirectory() as images:
+        path, image = root / "mnt", Path(images) / "image"
+        path.mkdir()
+        with image.open("wb") as file:
+            file.truncate(200 * MIB)
+        sh("mkfs.btrfs", "-q", str(image))
+        sh("mount", "-o", "loop", str(image), str(path))
+        yield path
 
 
 class Volume:
@@ -185,6 +219,11 @@ class Volume:
         self._attach()
         self.mount()
 
+    def make_read_only(self) -> None:
+        """What ext4 does by itself when it finds an error in its own data."""
+        loop = str(self._loop).removeprefix("/dev/")
+        Path(f"/sys/fs/ext4/{loop}/trigger_fs_error").write_text("a test")
+
     def mount(self) -> None:
         options = ["-o", self.options] if self.options else []
         sh("mount", *options, str(self._loop), str(self.path))
@@ -197,6 +236,10 @@ class Volume:
             f"{self.path} is unused",
         )
         self._detach()
+        # A container that starts at this moment has a copy of all mounts for a while: until it lets
+        # go the old file system lives on, and XFS refuses a second one of the same name.
+        image = str(self._disk / "image")
+        eventually(lambda: not sh("losetup", "-j", image), "the loop device is free", 60.0)
 
     def _attach(self) -> None:
         self._loop = sh("losetup", "--find", "--show", str(self._disk / "image")).strip()

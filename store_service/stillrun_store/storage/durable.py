@@ -58,9 +58,7 @@ class FailStop:
 
 
 def write_all(files: Files, fd: int, data: bytes, offset: int) -> None:
-    """All of `data`, or DiskFull, or the OSError; after an error some of it may be in the file.
-
-    None of it if the DiskFull is for lack of write access."""
+    """All of `data`, or DiskFull, or the OSError; after an error some of it may be in the file."""
     done = 0
     try:
         done = files.pwrite(fd, data, offset)
@@ -71,8 +69,8 @@ def write_all(files: Files, fd: int, data: bytes, offset: int) -> None:
                 raise OSError(errno.ENOSPC, "the write made no progress")
             done += more
     except OSError as error:
-        if error.errno in FULL and not (error.errno == errno.EROFS and done):
-            raise DiskFull(str(error), FULL[error.errno]) from error
+        if error.errno in FULL:
+            raise DiskFull(str(error), FULL[error.errno], is_partial=done > 0) from error
         raise
 
 

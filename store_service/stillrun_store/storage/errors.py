@@ -91,11 +91,13 @@ class DiskFull(StorageError):
     """The volume takes no more; nothing was written, and appends resume by themselves.
 
     `lacking`: space (which may be inodes), quota, file size (a limit of the process), or write
-    access (it was made read-only while it was in use)."""
+    access (it was made read-only while it was in use). `is_partial`: a part is in the file, and
+    whoever raises this to the caller of the engine has seen to it."""
 
-    def __init__(self, detail: str, lacking: str = "space") -> None:
+    def __init__(self, detail: str, lacking: str = "space", *, is_partial: bool = False) -> None:
         super().__init__(detail)
         self.lacking = lacking
+        self.is_partial = is_partial
 
 
 class OutcomeUnknown(StorageError):

@@ -93,7 +93,7 @@ class RunLog:
         self.dropped = False  # from just before its files go; set under both locks
         self.last_record: IndexRecord | None = None  # of a log found damaged at the start
         self.suspect = False  # a read met damage: the next start reads everything again
-        self.uncut: int | None = None  # a torn tail of this many bytes could not be copied yet
+        self.uncut: int | None = None  # a torn tail begins here that could not be cut yet
         self.posts: dict[int, Signposts] = {}  # by first seq of the segment, each complete
         self.hint: Place | None = None  # of the frame a verified snapshot stands on
         self.summary: tuple[int, bytes] | None = None

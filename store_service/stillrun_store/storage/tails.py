@@ -45,7 +45,12 @@ class Tails:
         fd = files.open_rw(path)
         try:
             self._copy(fd, at, copy)
-            files.ftruncate(fd, at)
+            try:
+                files.ftruncate(fd, at)
+            except OSError:
+                with suppress(OSError):
+                    files.unlink(copy)  # the original is untouched; each try would leave one more
+                raise
             files.fsync(fd)
         finally:
             files.close(fd)

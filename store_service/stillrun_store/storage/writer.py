@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from .durable import FailStop, refused, write_all
+from .durable import FULL, FailStop, refused, write_all
 from .errors import DamagedLog, DataDirUnusable, DiskFull, StorageError
-from .files import Files
+from .files import NO_DESCRIPTOR, Files
 from .format import FRAME, FrameBytes, Place, encode_frame, encode_seal
 from .handles import Handle, Handles
 from .info import Appended
@@ -115,7 +115,7 @@ class LogWriter:
         handle = self._take(log, path)
         try:
             log.sealed = False
-            self._write_at(handle.fd, path, encode_seal(log.log_id, place), place.offset)
+            self._write_at(log, handle.fd, path, encode_seal(log.log_id, place), place.offset)
             if sync:
                 self._sync(self._files.fdatasync, handle.fd, path)
             log.sealed = True
@@ -127,7 +127,7 @@ class LogWriter:
         handle = self._take(log, path)
         try:
             log.sealed = False  # the frame overwrites the seal
-            self._write_at(handle.fd, path, data, place.offset)
+            self._write_at(log, handle.fd, path, data, place.offset)
             self._sync(self._files.fdatasync, handle.fd, path)
         finally:
             self._handles.give(handle)
@@ -141,18 +141,28 @@ class LogWriter:
         except OSError as error:
             raise DataDirUnusable(path, str(error)) from error  # nothing was written
 
-    def _write_at(self, fd: int, path: Path, data: bytes, offset: int) -> None:
+    def _write_at(self, log: RunLog, fd: int, path: Path, data: bytes, offset: int) -> None:
         """All of it at the end of the last commit, or DiskFull and none of it."""
         try:
             write_all(self._files, fd, data, offset)
         except DiskFull as error:
-            if error.lacking != "write access":
-                # The file ends at the last commit again, also after a power cut.
-                self._undo(f"cut of {path}", lambda: self._files.ftruncate(fd, offset))
-                self._sync(self._files.fsync, fd, path)
+            if error.is_partial:
+                self._cut_back(log, fd, path, offset)
             raise
         except OSError as error:
             raise self._fail_stop.stop(f"write to {path}", error) from error
+
+    def _cut_back(self, log: RunLog, fd: int, path: Path, offset: int) -> None:
+        """The file ends at the last commit again, also after a power cut; or the log takes nothing
+        until it does, where even that needs what the volume lacks (btrfs with a quota)."""
+        try:
+            self._files.ftruncate(fd, offset)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise self._fail_stop.stop(f"cut of {path}", error) from error
+            log.uncut = offset
+            return
+        self._sync(self._files.fsync, fd, path)
 
     def _sync(self, how: Callable[[int], None], fd: int, path: Path) -> None:
         try:
@@ -161,11 +171,13 @@ class LogWriter:
             raise self._fail_stop.stop(f"{how.__name__} of {path}", error) from error
 
     def _cut_tail(self, log: RunLog, at: int) -> None:
-        """The torn tail that recovery found no space to copy. DiskFull if there still is none."""
+        """The torn tail that the volume would not let go. DiskFull if it still does not."""
         path = log.path_of(log.tip.segments[-1].first_seq)
         try:
             self._tails.cut(path, at)
         except OSError as error:
+            if error.errno in FULL or error.errno in NO_DESCRIPTOR:
+                raise refused(path, error) from error
             raise self._fail_stop.stop(f"cut of {path}", error) from error
         log.uncut = None
 

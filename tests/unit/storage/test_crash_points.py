@@ -215,9 +215,10 @@ def test_on_a_full_disk_appends_are_refused_whole_and_resume_by_themselves(
         assert engine.read("run", 1, seq - 1) == [payload(n) for n in range(1, seq)]
         assert segment(data).stat().st_size in (size, size - 60)
         cuts = [at for at, name in enumerate(disk.calls) if name == "ftruncate"]
-        assert cuts and all(disk.calls[at + 1] == "fsync" for at in cuts)
-        after_a_power_cut = disk.leave(tmp_path / f"{seq}", "none")
-        assert segment(after_a_power_cut).read_bytes() == segment(data).read_bytes()
+        assert bool(cuts) == short and all(disk.calls[at + 1] == "fsync" for at in cuts)
+        if short:  # else nothing was written, and a seal that was there is not synced
+            after_a_power_cut = disk.leave(tmp_path / f"{seq}", "none")
+            assert segment(after_a_power_cut).read_bytes() == segment(data).read_bytes()
         disk.plan = lambda call, name: None
         assert engine.append("run", [payload(seq)]).last_seq == seq
     assert engine.create("new", "1" * 16, [payload(1)]).last_seq == 1
