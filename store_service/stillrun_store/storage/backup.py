@@ -37,6 +37,8 @@ from .recovery import Recovery
 
 __all__ = ["back_up"]
 
+MAX_LOOKS = 100  # at a directory that changes; a link to nowhere never stops to look like that
+
 _RUN_NAME = re.compile(r"[a-z0-9_-]{1,32}-[0-9a-f]{16}")
 _BLOB_NAME = re.compile(r"[0-9a-f]{64}")
 
@@ -102,16 +104,20 @@ class _Backup:
 
     def _copy_run(self, name: str) -> None:
         """The newest snapshot, then the log; nothing if the run is deleted meanwhile."""
-        while self._files.exists(self._runs / name):
+        detail = "a segment is listed and cannot be opened"
+        for _ in range(MAX_LOOKS):
+            if not self._files.exists(self._runs / name):
+                return
             try:
                 if self._copy_log(name, self._copy_snapshot(name)):
                     return
-                self._remove(name)  # it was deleted or moved while we looked: look again
             except Unreadable as error:
-                # A bad sector of one run is no reason to have no backup of the others.
-                self._remove(name)
-                self._unreadable[name] = f"cannot be read: {error}"
-                return
+                detail = str(error)
+                break
+            self._remove(name)  # it was deleted or moved while we looked: look again
+        # A bad sector of one run is no reason to have no backup of the others.
+        self._remove(name)
+        self._unreadable[name] = f"cannot be read: {detail}"
 
     def _scan(self, directory: Path) -> list[StatEntry]:
         """What is in a directory of the source; nothing if it is gone."""

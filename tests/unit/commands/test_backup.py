@@ -332,6 +332,15 @@ def test_a_run_that_the_disk_does_not_give_out_is_named_and_the_others_are_there
         engine.close()
 
 
+def test_a_link_to_nowhere_ends_in_a_named_run_and_not_in_a_loop(data, tmp_path):
+    segment(data).unlink()
+    segment(data).symlink_to("nowhere")
+    made = back_up(OsFiles(), data, tmp_path / "b", ABOUT)
+    damage = {run["run"]: run["damage"] for run in made["runs"]}
+    assert damage["other"] is None
+    assert "cannot be opened" in damage["run"]
+
+
 def test_a_changed_blob_is_named(data, tmp_path, capsysbinary):
     (data / "blobs" / BLOB_ID[:2] / BLOB_ID).write_bytes(b"another value")
     code, [made] = typed(capsysbinary, backup_command, tmp_path / "b", "--store-data", data)
