@@ -279,6 +279,16 @@ def test_a_bad_setting_is_named_at_the_start(tmp_path, name, value):
 # --- clients that wait, vanish or dawdle (B49)
 
 
+def test_the_model_of_runs_that_choose_none_is_a_setting(tmp_path):
+    with StoreProcess(tmp_path / "data", STORAGE_MODEL="hybrid", SNAPSHOT_EVERY="2") as store:
+        run = f"{store.url}/runs/r"
+        requests.put(run, json={"reducer": "none"}, timeout=30).raise_for_status()
+        shown = requests.get(run, timeout=30).json()["storage"]
+        assert (shown["model"], shown["every"]) == ("hybrid", 2)
+        stats = requests.get(f"{store.url}/stats", timeout=30).json()
+        assert stats["default_model"] == "hybrid"
+
+
 def test_waiting_clients_are_capped_while_appends_and_health_go_on(store):
     new_run(store)
     with contextlib.ExitStack() as open_streams:
