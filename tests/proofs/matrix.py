@@ -222,6 +222,7 @@ def _run(store: Store, engine: Engine, run: str, cell: Cell) -> str:
         return "detected"
     verdict, readable = "harmless", len(events)
     if info.damage is None and info.head_seq == len(events) - 1:
+        assert run in store.open_ended, f"{run} lost an event that was stated durable: {cell}"
         path, offset = store.open_ended[run]  # the residue: a last frame that nothing states
         assert (cell.path, True) == (path, cell.end > offset), (run, cell)
         verdict, readable = "cut", len(events) - 1

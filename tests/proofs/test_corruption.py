@@ -108,7 +108,8 @@ def unpack_unchecked(self, buffer, at=0):
 def test_the_matrix_finds_a_check_that_is_missing(store, tmp_path, monkeypatch, broken):
     """The positive control."""
     BROKEN[broken](monkeypatch)
-    cases = list(itertools.product(cells(store), HOWS))
+    logs = [cell for cell in cells(store) if cell.path.endswith(".log")]
+    cases = list(itertools.product(logs, HOWS))
     random.Random(SEED).shuffle(cases)
     with pytest.raises(Exception if broken == "head" else AssertionError):
-        go(store, tmp_path / "data", cases[:600])
+        go(store, tmp_path / "data", cases)

@@ -159,6 +159,26 @@ def test_a_failed_fdatasync_is_never_acknowledged_and_ends_all_writing(tmp_path)
     disk.release()
 
 
+@pytest.mark.parametrize("what", [errno.EIO, Late(errno.EIO)], ids=["undone", "done"])
+def test_a_write_that_fails_for_no_lack_of_space_ends_all_writing(tmp_path, what):
+    """Nobody knows what of it is in the file: it is neither acknowledged nor called unwritten."""
+    (tmp_path / "data").mkdir()
+    disk, told_of = FaultyDisk(tmp_path / "data"), []
+    engine = Engine.open(
+        tmp_path / "data", files=disk, seal_after_s=NEVER_S, on_fatal=told_of.append
+    )
+    engine.create("run", "0" * 16, [payload(1)])
+    disk.plan = lambda call, name: what if name == "pwrite" else None
+    with pytest.raises(OutcomeUnknown):
+        engine.append("run", [payload(2)])
+    disk.plan = lambda call, name: None
+    with pytest.raises(OutcomeUnknown):
+        engine.append("run", [payload(2)])
+    assert len(told_of) == 1
+    engine.close()
+    disk.release()
+
+
 def test_an_event_whose_sync_failed_is_written_again_before_it_is_served(tmp_path):
     """The page cache shows the event and calls it clean; the disk never got it."""
     data = tmp_path / "data"

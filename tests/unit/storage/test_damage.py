@@ -131,6 +131,18 @@ def test_damage_in_the_last_frame_below_the_seal_is_no_torn_tail(
     check_damaged(data, open_engine, 2)
 
 
+def test_damage_in_the_middle_that_a_read_has_met_is_known_to_the_next_start(data, open_engine):
+    """The index states the end of the log, and all from there on is whole."""
+    with open_engine(data, files=Unsynced()):
+        pass
+    flip(segment(data), frame_offsets(segment(data))[MIDDLE - 1] + FRAME.size + 3)
+    with open_engine(data, files=Unsynced()) as engine:
+        assert engine.recovery.damaged == []  # sealed, of the right size: nobody looked
+        with pytest.raises(DamagedLog):
+            engine.read("run", 1, EVENTS)
+    check_damaged(data, open_engine, MIDDLE)
+
+
 def test_a_damaged_place_is_no_matter_to_reads_that_do_not_need_it(data, open_engine):
     with open_engine(data, files=Unsynced()) as engine:
         flip(segment(data), frame_offsets(segment(data))[MIDDLE - 1] + FRAME.size + 3)
