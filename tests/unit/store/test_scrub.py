@@ -282,6 +282,17 @@ def test_a_run_that_is_deleted_while_it_is_read_is_no_finding(door, nth):
     assert files.left <= 0 and door.store.engine.info("r") is None
 
 
+def test_a_run_that_is_deleted_during_the_second_look_is_no_finding(door):
+    door.fill("r", 3)
+    door.settle()
+    [path] = door.files("r", "*.log")
+    engine = door.store.engine
+    engine.checks._files = Meanwhile(lambda: engine.drop("r", b"gone"), 1)
+    suspected = Fault("log", f"runs/{path.parent.name}/{path.name}", "said so", "r", 99)
+    assert engine.checks.confirmed(suspected) is None
+    assert engine.checks._files.left == 0 and engine.info("r") is None
+
+
 @pytest.mark.parametrize("nth", range(1, 5))
 def test_a_snapshot_that_is_thinned_while_it_is_read_is_no_finding(door, nth):
     door.fill("r")
