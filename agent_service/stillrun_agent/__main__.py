@@ -29,6 +29,7 @@ from stillrun.process import die_with_parent, on_stop
 
 from .app import create_app
 from .config import BadSetting, Config
+from .metrics import Metrics
 from .models import Endpoint, ModelFactory
 from .registry import Registry
 from .secrets import RedactSecrets, Secrets
@@ -113,7 +114,14 @@ def serve(config: Config, worker_id: int, process_name: str, _loader: object, *r
         models=models,
     )
     stop, draining = threading.Event(), threading.Lock()
-    app = create_app(config, registry=registry, store=store, is_ready=worker.is_ready, stop=stop)
+    app = create_app(
+        config,
+        registry=registry,
+        store=store,
+        is_ready=worker.is_ready,
+        stop=stop,
+        metrics=Metrics(worker),
+    )
 
     def drain() -> None:
         with draining:  # the second to come waits for the first

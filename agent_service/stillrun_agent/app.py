@@ -22,6 +22,7 @@ from stillrun.wire import MAX_BODY_BYTES
 
 from .config import Config
 from .http import RETRY_AFTER_S, check_origin, problem
+from .metrics import CONTENT_TYPE, Metrics
 from .registry import Registry
 from .routes import add_routes
 
@@ -30,6 +31,9 @@ __all__ = ["create_app"]
 _log = logging.getLogger("stillrun.agent")
 
 _PROBLEM = "application/problem+json"
+JSON_TYPES = ["application/json", _PROBLEM]
+# A scraper names the version with the type, a browser does not.
+TEXT_TYPES = ["text/plain", "text/plain;version=0.0.4", "text/plain;version=0.0.4;charset=utf-8"]
 
 
 def create_app(
@@ -39,8 +43,12 @@ def create_app(
     store: StoreClient,
     is_ready: Callable[[], bool] = lambda: True,
     stop: threading.Event | None = None,
+    metrics: Metrics | None = None,
 ) -> Flask:
-    """The application. `is_ready`: whether the worker takes runs; `stop`, once set, ends polls."""
+    """The application. `is_ready`: whether the worker takes runs; `stop`, once set, ends polls.
+
+    `metrics`: of the worker beside it; without one there is no GET /metrics.
+    """
     app = Flask("stillrun_agent", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
     app.url_map.merge_slashes = False
@@ -54,13 +62,20 @@ def create_app(
             request.headers.get("Origin"),
             config.allowed_hosts,
         )
-        if not request.accept_mimetypes.best_match(["application/json", _PROBLEM]) and (
-            "Accept" in request.headers
-        ):
-            raise errors.NotAcceptable("this service answers application/json")
+        offered = TEXT_TYPES if request.endpoint == "show_metrics" else JSON_TYPES
+        if not request.accept_mimetypes.best_match(offered) and "Accept" in request.headers:
+            raise errors.NotAcceptable(f"this path answers {offered[0]}")
 
     add_routes(app, registry, store, is_ready, stop or threading.Event())
+    if metrics is not None:
+        _add_metrics(app, metrics)
     return app
+
+
+def _add_metrics(app: Flask, metrics: Metrics) -> None:
+    @app.get("/metrics")
+    def show_metrics() -> Response:
+        return Response(metrics.text(), content_type=CONTENT_TYPE)
 
 
 def _add_errors(app: Flask) -> None:

@@ -102,6 +102,11 @@ class Flights:
         """Whether `take` would answer something; the caller holds `changed`."""
         return bool(self._arrived)
 
+    def count(self) -> int:
+        """Calls that have not ended, or have ended unheard."""
+        with self.changed:
+            return len(self._ends) + len(self._overdue)
+
     @property
     def is_empty(self) -> bool:
         return not (self._ends or self._overdue or self._arrived)

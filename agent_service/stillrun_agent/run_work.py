@@ -28,6 +28,7 @@ from .budgets import priced
 from .calls import call_of, hook_call_of, model_request, not_started, still_says
 from .children import ask_child, cancel_children, tell_parent
 from .decide import Decision, decide_next
+from .figures import Figures
 from .flights import Flights
 from .hand_in import hand_in
 from .leases import HeldLease
@@ -92,6 +93,7 @@ class RunWork:
         clock_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
         hold_back_s: float = 1.0,
         late_over: Callable[[RunWork], None] = lambda work: None,
+        figures: Figures | None = None,
     ) -> None:
         self.run, self.epoch, self.lease = grant.run, grant.epoch, lease
         self._first = grant.first
@@ -99,6 +101,7 @@ class RunWork:
         self._performer, self._models = performer, models
         self._draining, self._claims_over, self._stop = draining, claims_over, stop
         self._clock, self._hold_back_s, self._late_over = clock, hold_back_s, late_over
+        self._figures = figures or Figures()
         self.broke = False  # ended by a defect, or by what looks like one
         self._log = RunLog(client, grant.run, grant.epoch, stop, clock_ms)
         self._flights = Flights(clock)
@@ -124,6 +127,10 @@ class RunWork:
         """Look again, for one who has set an event."""
         with self._changed:
             self._changed.notify_all()
+
+    def calls_in_flight(self) -> int:
+        """Calls of this run that have not ended."""
+        return self._flights.count()
 
     def late_until(self) -> float | None:
         """Until when it is worth to wait for calls that this work has left behind; None: no call.
@@ -263,6 +270,7 @@ class RunWork:
     def _take(self, outcome: Outcome, in_time: bool) -> None:
         """Note the facts of an outcome, if it still says something."""
         call = outcome.call
+        self._figures.count("calls", call.kind, outcome.what)
         self._places.give(call)  # of a call that timed out too: it may hang for ever
         effect = self._log.state.control.effects.get(call.effect)
         if call.kind == "hook" and outcome.what == "not_started" and self._draining.is_set():
@@ -286,6 +294,7 @@ class RunWork:
             self._misshapen(error, decisions)
             return
         if taken:
+            self._figures.count("steps", by=int(bool(decisions)))
             failed = {data.effect for data in decisions if isinstance(data, EffectFailed)}
             intents = [data for data in decisions if isinstance(data, EffectIntended)]
             self._intended += [data for data in intents if data.effect not in failed]

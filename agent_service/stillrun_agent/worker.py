@@ -21,6 +21,7 @@ from stillrun.client import Interrupted, StoreClient, new_id
 from stillrun.errors import InvalidBody, SchemaBehind, StillrunError, Unavailable
 from stillrun.schema import SCHEMA_VERSION
 
+from .figures import Figures
 from .leases import HeldLease, Leases
 from .models import ModelFactory
 from .offering import Offering
@@ -75,6 +76,7 @@ class Worker:
         self._models = models or ModelFactory()
         self._offering = Offering(self._registry, clock)
         self._slots = Slots()
+        self.figures = Figures()
         self._leases = Leases(client, self.worker_id, lease_ttl_s, clock=clock)
         self._draining = threading.Event()
         self._claims_over = threading.Event()
@@ -106,6 +108,21 @@ class Worker:
     def is_ready(self) -> bool:
         """Whether the store has taken our claims so far: its id and version are the right ones."""
         return self._trouble is None and not self._draining.is_set()
+
+    def is_draining(self) -> bool:
+        """Whether no new run is taken any more."""
+        return self._draining.is_set()
+
+    def runs_in_work(self) -> int:
+        """Runs that it works on now."""
+        with self._changed:
+            return len(self._works)
+
+    def calls_in_flight(self) -> int:
+        """Calls of these runs that have not ended."""
+        with self._changed:
+            works = list(self._works.values())
+        return sum(work.calls_in_flight() for work in works)
 
     def drain(self) -> None:
         """Claim no more, let calls in flight finish for `drain_s`, record them, release leases.
@@ -212,6 +229,8 @@ class Worker:
         if self._trouble is not None:
             _log.info("%s: the store takes our claims", self.worker_id)
             self._trouble = None
+        self.figures.count("claims")
+        self.figures.count("grants", by=len(grants))
         for grant in grants:
             if self._draining.is_set():
                 self._release(grant, "draining")
@@ -300,6 +319,7 @@ class Worker:
             clock=self._clock,
             hold_back_s=min(HOLD_BACK_FIRST_S * 2.0 ** min(breaks, 16), HOLD_BACK_MAX_S),
             late_over=self._late_over,
+            figures=self.figures,
         )
         with self._changed:
             self._works[grant.run, grant.epoch] = work

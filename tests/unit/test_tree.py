@@ -194,9 +194,9 @@ RULES = [
         plant=("stillrun_agent.worker", "def f(p):\n    p.write_text('x')"),
     ),
     Rule(
-        says="the text of metrics has one home",
+        says="the text of metrics has one home in each service",
         within=PRODUCT,
-        homes=("stillrun_store.metrics",),
+        homes=("stillrun_store.metrics", "stillrun_agent.metrics"),
         names=("prometheus_client",),
         plant=("stillrun_store.store", "from prometheus_client import Counter"),
     ),
