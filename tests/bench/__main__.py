@@ -51,7 +51,7 @@ def _measure(table: Table, folder: Path, options: argparse.Namespace) -> None:
     fill_long(data, [READ], options.events)
     with running_store(data, sync_ms=options.sync_ms) as store:
         one_run(table, store.port, (LONG, READ), folder, options.rounds, sync_s)
-        _peers(table, folder, options.peers)
+        _peers(table, folder, options)
         many_runs(table, store.port, options.seconds, folder, sync_s)
     long_runs(table, folder / "long", options.events, options.samples)
     for figure in ("fork at the middle of a long run", "bytes written by a fork"):
@@ -59,14 +59,18 @@ def _measure(table: Table, folder: Path, options: argparse.Namespace) -> None:
     many_runs_kept(table, folder / "many", options.runs, min(options.seconds, 2.0))
 
 
-def _peers(table: Table, folder: Path, python: str | None) -> None:
+def _peers(table: Table, folder: Path, options: argparse.Namespace) -> None:
     """One durable step of each peer that this Python has."""
-    if python is None:
-        table.left_out("one durable step of the peers, p50", "skipped: give --peers PYTHON")
+    figure = "one durable step of the peers, p50"
+    if options.peers is None:
+        table.left_out(figure, "skipped: give --peers PYTHON")
+        return
+    if options.sync_ms > 0:
+        table.left_out(figure, "skipped: their syncs cannot be slowed from here")
         return
     script = Path(__file__).with_name("peers.py")
     done = subprocess.run(
-        [python, str(script), str(folder), "300"], capture_output=True, text=True, check=True
+        [options.peers, str(script), str(folder), "300"], capture_output=True, text=True, check=True
     )
     for name, found in json.loads(done.stdout.strip().splitlines()[-1]).items():
         figure = f"one durable step of {name}, p50"
