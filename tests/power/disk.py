@@ -19,12 +19,12 @@ import sys
 
 import mfusepy
 
+from power.volume import MODES
 from stillrun.process import die_with_parent
 
-__all__ = ["MODES", "VolatileDisk"]
+__all__ = ["VolatileDisk"]
 
 SECTOR_BYTES = 512
-MODES = ("none", "some", "prefix")  # of the unflushed: nothing; any sectors; the writes up to one
 
 
 class VolatileDisk:

@@ -14,9 +14,8 @@ import random
 
 import pytest
 
-from power.disk import MODES
 from power.load import Load, Sent, acknowledged, faults
-from power.volume import FILE_SYSTEMS, Volume
+from power.volume import FILE_SYSTEMS, MODES, Volume
 from services import StoreProcess
 
 ROUNDS = int(os.environ.get("POWER_ROUNDS", "20")) // len(FILE_SYSTEMS)

@@ -24,6 +24,7 @@ from services import eventually
 
 __all__ = [
     "FILE_SYSTEMS",
+    "MODES",
     "PREFIX",
     "Volume",
     "btrfs",
@@ -36,6 +37,7 @@ __all__ = [
 ]
 
 PREFIX = "stillrun-power-"
+MODES = ("none", "some", "prefix")  # of the unflushed: nothing; any sectors; the writes up to one
 MIB = 1 << 20
 FILE_SYSTEMS = {  # how to make it, its size, mount options. XFS takes no less than 300 MiB.
     "ext4": (["mkfs.ext4", "-q", "-E", "nodiscard"], 64 * MIB, "noinit_itable,errors=remount-ro"),
