@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 from stillrun import wire
 from stillrun.agent import Tool
 from stillrun.client import Interrupted, StoreClient
-from stillrun.errors import RunDeleted, RunNotFound, StillrunError
+from stillrun.errors import Refused, RunDeleted, RunNotFound, StillrunError
 from stillrun.events import Problem
 from stillrun.state import Control
 
@@ -117,6 +118,8 @@ def cancel_children(client: StoreClient, worker: str, run: str, stop: threading.
         for child in client.runs(label=f"parent={run}", limit=MAX_CHILDREN)["runs"]:
             if not _is_closed(child):
                 reason = f"its parent run {run} was cancelled"
-                client.cancel(child["run"], wire.By(by=worker, reason=reason))
+                # One that has ended or was deleted meanwhile must not keep the others going.
+                with suppress(Refused):
+                    client.cancel(child["run"], wire.By(by=worker, reason=reason))
     except StillrunError as error:
         _log.info("run=%s: not all of its children were cancelled: %s", run, error.detail)

@@ -49,7 +49,7 @@ def compact_first(agent: Agent, state: State, planned: list[Data] | Pause) -> li
         if size <= bound:
             return planned
         why = f"{TOO_LONG}: {size} bytes of messages, above {bound}"
-    return _compact(agent, state, messages, why)
+    return _compact(agent, state, messages, why, planned)
 
 
 def _asks_model(planned: list[Data] | Pause) -> bool:
@@ -57,12 +57,16 @@ def _asks_model(planned: list[Data] | Pause) -> bool:
     return any(isinstance(each, ev.EffectIntended) and each.kind == "model" for each in events)
 
 
-def _compact(agent: Agent, state: State, messages: Messages, why: str) -> list[Data] | Pause:
+def _compact(
+    agent: Agent, state: State, messages: Messages, why: str, planned: list[Data] | Pause
+) -> list[Data] | Pause:
     assert agent.compact_fn is not None
     if not messages:
         return Pause(f"{why}; there are no messages that compact could shorten")
     try:
         kept = _read(agent.compact_fn(copied(messages)), messages)
+        if state.control.model_error is None and _is_all(kept, messages):
+            return planned  # nothing can go, and the model has not complained
         event = _event(kept, messages)
         check_compaction(state, event)
         size = len(encode_msgpack(event))
@@ -151,6 +155,10 @@ def _event(kept: list[KeptMessage], messages: Messages) -> ev.MessagesCompacted:
         last=range_[-1]["id"],
         messages=kept[head : len(kept) - tail],
     )
+
+
+def _is_all(kept: list[KeptMessage], messages: Messages) -> bool:
+    return len(kept) == len(messages) and all(map(_stays, kept, messages))
 
 
 def _stays(kept: KeptMessage, message: dict[str, Any]) -> bool:

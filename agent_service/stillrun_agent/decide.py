@@ -148,9 +148,19 @@ def _doubts(
         elif effect.kind == "tool" and _misfit(agent, effect) is not None:
             # The code has changed: the same call cannot be made again.
             facts.append(_to_a_person(effect) if effect.writes else _of_no_consequence(effect))
-        elif effect.mode == "simulated" and agent.tools[effect.name].simulate_hook is None:
-            facts.append(_of_no_consequence(effect))  # the code has changed: a person is asked
+        elif effect.kind == "tool" and _acts_now(control, effect, agent.tools[effect.name]):
+            facts.append(_of_no_consequence(effect))  # planned anew: whoever must be asked is asked
     return facts, ask_about
+
+
+def _acts_now(control: Control, effect: Effect, tool: Tool) -> bool:
+    """Whether a call that was begun as one without consequence would have some by now: the code
+    has changed."""
+    if effect.writes:
+        return False
+    if effect.mode == "simulated":
+        return tool.simulate_hook is None
+    return tool.writes or (control.simulates and tool.acts and not effect.real)
 
 
 def _to_a_person(effect: Effect) -> Data:

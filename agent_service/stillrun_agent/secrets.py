@@ -204,7 +204,7 @@ def _warn(call: Call, what: str, name: str) -> None:
 
 
 class _Guarded:
-    """A client that sends no decision with a secret in it."""
+    """A client that sends no decision with a secret in it, nor the reason of a pause."""
 
     def __init__(self, client: StoreClient, secrets: Secrets) -> None:
         self._client, self._secrets = client, secrets
@@ -219,6 +219,13 @@ class _Guarded:
             if name is not None:
                 raise InvalidBody(f"/decisions/events/{at}", _says(event.type, name))
         return self._client.append(run, append, **options)
+
+    def pause(self, run: str, body: wire.By | None = None, **options: Any) -> dict[str, Any]:
+        """As StoreClient.pause: the reason may tell what an author's code has raised."""
+        if body is not None and body.reason is not None:
+            reason = self._secrets.redacted(body.reason)
+            body = msgspec.structs.replace(body, reason=reason)
+        return self._client.pause(run, body, **options)
 
 
 def guarded(client: StoreClient, secrets_dir: Path | None) -> StoreClient:

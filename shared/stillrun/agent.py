@@ -72,6 +72,7 @@ Decide = Callable[[ReadState], Command | list[Command]]
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
 Compact = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
 
+MAX_WHOLE = 1 << 53  # claims carry versions: what no message can hold would stop every agent's
 _MODEL_NAME = re.compile(r"[!-~]{1,200}\Z")  # as endpoints have them: "meta/llama-3.1:free"
 
 
@@ -119,8 +120,11 @@ class Agent:
         if max_tokens is not None:
             wholes["max_tokens"] = max_tokens
         for what, value in wholes.items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise AuthoringError(f"agent {name!r}: {what} is a whole number from 1")
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if not whole or not 1 <= value <= MAX_WHOLE:
+                raise AuthoringError(
+                    f"agent {name!r}: {what} is a whole number from 1 to {MAX_WHOLE}"
+                )
         authors_seconds(max_wall_s, f"agent {name!r}: max_wall_s")
         if max_cost is not None and not (_is_amount(max_cost) and max_cost > 0):
             raise AuthoringError(f"agent {name!r}: max_cost is a number above 0")
@@ -205,12 +209,14 @@ class Agent:
         after a crash it is asked again. It answers the messages that the model shall read: those
         that stay, as they are or with another `content`, in their order, and new ones as
         `{"role": "user" or "assistant", "content": ...}` for those that it leaves out. A call stays
-        or goes together with its answers; what nobody has read yet stays; the last is no
-        assistant's. The log keeps all that was said, and the change is an event.
+        or goes together with its answers; what has come unasked while the model was at work stays
+        until it was sent to the model; the last is no assistant's. The log keeps all that was said,
+        and the change is an event.
 
         It is asked when the model says that the context is too long; with `above_bytes` also before
         a call whose messages, as JSON, are larger. Where it raises, answers anything else, or makes
-        them no shorter, the run is paused with the reason.
+        them no shorter, the run is paused with the reason; but where it answers all of them as they
+        are, and the model has not complained, the call is made.
         """
 
         def take(hook: Compact) -> Compact:

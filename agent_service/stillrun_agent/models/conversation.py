@@ -1,15 +1,16 @@
 """A run's messages as turns that any chat API takes.
 
 Always: every call has exactly one answer, right after its turn and in call order; a call that was
-not performed is told as such; no two user turns follow each other, and the first turn is a user's;
-ids and names are ours and of the narrowest form that any API asks for; nothing is left out; pure.
+not performed is told as such; no two turns of one role follow each other, but with answers between
+them, and the first turn is a user's; ids and names are ours and of the narrowest form that any API
+asks for; nothing is left out; pure.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stillrun.codec import encode_json
@@ -65,8 +66,9 @@ def turns_of(request: ModelRequest, names: Names) -> list[Turn]:
     """The whole conversation; the run's input is its first turn."""
     turns: list[Turn] = []
     for turn in _turns(request, names):
-        if turns and turn.role == "user" == turns[-1].role:
-            turns[-1] = Turn(role="user", text=f"{turns[-1].text}\n\n{turn.text}")
+        if turns and turn.role == turns[-1].role and not turns[-1].calls:
+            text = "\n\n".join(filter(None, (turns[-1].text, turn.text)))
+            turns[-1] = replace(turn, text=text)
         else:
             turns.append(turn)
     return turns

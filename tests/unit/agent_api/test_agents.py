@@ -39,6 +39,7 @@ def test_the_names_that_authors_import_are_all_there():
         ({"name": ""}, "agent"),
         ({"version": 0}, "version"),
         ({"version": True}, "version"),
+        ({"version": 1 << 64}, "version"),
         ({"max_steps": 0}, "max_steps"),
         ({"conversation": "yes"}, "conversation"),
         ({"version": 2, "migrations": {2: dict}}, "from versions 1 to 1"),

@@ -69,6 +69,21 @@ def test_users_who_write_twice_are_one_turn(sent):
     assert shown == [("user", "a\n\nb"), ("assistant", "c"), ("user", "d\n\ne")]
 
 
+def test_what_a_compaction_let_the_assistant_say_twice_is_one_turn(sent):
+    calls = [called(("e2", "now", {})), answered("e2", "now", "noon")]
+    body = sent(messages=[said("so far", "assistant"), *calls, said("and", "assistant")])
+    shown = [(m["role"], m["content"]) for m in body["messages"]]
+    assert shown == [
+        ("user", "Go."),
+        ("assistant", "so far"),
+        ("tool", "noon"),
+        ("assistant", "and"),
+    ]
+    assert body["messages"][1]["tool_calls"]
+    body = sent(messages=[said("so", "assistant"), said("far", "assistant"), said("on")])
+    assert body["messages"][1] == {"role": "assistant", "content": "so\n\nfar"}
+
+
 def test_calls_and_their_answers_go_out_in_order_under_the_same_ids(sent):
     body = sent(
         messages=[

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from stillrun import Agent, Ask, Call, Fail, Succeed, tool, wire
 from stillrun import events as ev
+from stillrun.errors import RunDeleted
 from stillrun_agent import children
 from stillrun_agent.decide import Decision
 
@@ -184,6 +187,22 @@ def test_a_cancel_in_the_middle_of_the_first_look_leaves_no_child_behind(stage, 
     stage.client.cancel(run.run)
     assert run.ends()["status"] == "cancelled"
     until(lambda: stage.client.run(f"{run.run}~1")["status"] == "cancelled")
+
+
+def test_a_child_that_is_gone_during_the_cancel_does_not_keep_the_others_going():
+    cancelled = []
+
+    class Store:
+        def runs(self, **filters):
+            return {"runs": [{"run": f"r~{at}", "status": "waiting"} for at in (3, 2, 1)]}
+
+        def cancel(self, run, by):
+            if run == "r~3":
+                raise RunDeleted("run 'r~3' was deleted")
+            cancelled.append(run)
+
+    children.cancel_children(Store(), "w", "r", threading.Event())
+    assert cancelled == ["r~2", "r~1"]
 
 
 def test_a_child_that_is_started_after_the_cancel_is_cancelled_by_the_holder(

@@ -93,6 +93,16 @@ def test_above_its_bound_it_is_asked_before_the_call_and_once_for_each(story):
     assert [event.TYPE for event in s.go()] == ["messages_compacted"]
 
 
+def test_where_nothing_can_go_the_call_is_made_until_the_model_complains(story):
+    """All is unread, say: no answer of the hook could be shorter, and the model may have room."""
+    s = talk(story, agent_with(lambda messages: messages, above_bytes=100))
+    (asked,) = s.go()
+    assert asked.kind == "model"
+    error = ev.Problem(type="context_too_long", message="8 of 7 tokens")
+    s.tell(ev.EffectFailed(effect=asked.effect, error=error))
+    assert "they are no shorter: nothing is left out" in s.decide().pause
+
+
 def test_below_its_bound_it_is_not_asked(story):
     s = talk(story, agent_with(in_short, above_bytes=2_000))
     assert [event.TYPE for event in s.go()] == ["effect_intended"]

@@ -156,6 +156,54 @@ def test_a_hook_that_is_gone_leaves_the_question_to_a_person(forked):
     assert (asked.TYPE, asked.simulates) == ("wait_opened", True)
 
 
+def as_write():
+    return tool(effect="write", on_doubt="retry", name="look")(lambda ctx, what="it": None)
+
+
+def as_write_with_a_hook():
+    acts = as_write()
+    acts.simulate(lambda ctx, what="it": None)
+    return acts
+
+
+def as_agent():
+    return Agent("other").as_tool("look")
+
+
+@pytest.mark.parametrize(
+    ("now", "args", "then"),
+    [
+        (as_write, {}, "wait_opened"),
+        (as_write_with_a_hook, {}, "effect_intended"),
+        (as_agent, {"input": "it"}, "wait_opened"),
+    ],
+)
+def test_a_read_in_doubt_that_the_code_has_made_a_write_is_not_made_unasked(
+    forked, now, args, then
+):
+    either = tool(name="look")(lambda ctx, what="it", input=None: None)
+    s = forked(agent_with(either, calls=[Call("look", args)]))
+    s.go()
+    s.crash()
+    s.agent = agent_with(now())
+    (nothing_done,) = s.go()
+    assert (nothing_done.TYPE, nothing_done.outcome) == ("effect_settled", "did_not_happen")
+    (following,) = s.go()
+    kind = following.TYPE
+    assert kind == then
+    if kind == "effect_intended":
+        assert (following.mode, following.writes) == ("simulated", False)
+
+
+def test_in_any_run_a_read_in_doubt_that_now_wants_an_approval_is_asked_for(story):
+    s = story(agent_with(calls=[Call("look")]))
+    s.go()
+    s.crash()
+    approved = tool(effect="write", on_doubt="retry", name="look", approve=Approval("Look?"))
+    s.agent = agent_with(approved(lambda ctx, what="it": None))
+    assert [event.TYPE for event in [*s.go(), *s.go()]] == ["effect_settled", "wait_opened"]
+
+
 def test_a_live_fork_is_a_run_like_any_other(forked):
     s = forked(agent_with(calls=[Call("look"), Call("book", {"price": 3})]), effects="live")
     _, read, write = s.go()
