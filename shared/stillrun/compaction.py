@@ -5,7 +5,8 @@ that says how much it stands for; what nobody has read stays as it is; the log k
 
     "replaces": {"seq": 41, "count": 9, "turns": 3}    of a new message: the event that brought it,
                                                        how many it stands for, the model's of them
-    "replaces": {"seq": 41}                            of one that got another content
+    "replaces": {"seq": 41}                            of one that got another content; a new one
+                                                       that does keeps its numbers
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ def compacted(
     for kept in data.messages:
         before = old.get(kept.id or "")
         if before is not None:
-            changed = before | {"content": kept.content, "replaces": {"seq": seq}}
-            after.append(before if kept.kept else changed)
+            changed = before.get("replaces", {}) | {"seq": seq}
+            again = before | {"content": kept.content, "replaces": changed}
+            after.append(before if kept.kept else again)
             continue
         new = {"id": f"m{seq}.{len(after) + 1}", "role": kept.role or "user"}
         after.append(new | {"content": kept.content, "replaces": replaces})

@@ -66,6 +66,15 @@ def test_of_several_new_messages_the_first_one_stands_for_all():
     assert turns_in(run.messages) == 2, "what an author writes is no turn of the model"
 
 
+def test_a_new_message_that_is_shortened_later_still_says_what_it_stands_for():
+    run = compact(talked(), 0, 4, new("they asked, it is 212"))
+    first = run.messages[0]
+    compact(run, 0, 0, ev.KeptMessage(id=first["id"], content="212"))
+    seq = run.control.seq
+    assert run.messages[0]["replaces"] == {"seq": seq, "count": 5, "turns": 2}
+    assert turns_in(run.messages) == 2
+
+
 def test_a_result_may_be_cleared_and_keeps_its_call_and_its_place():
     run = compact(talked(), 2, 2, ev.KeptMessage(id="m7.e2", content="(cleared)"))
     cleared = run.messages[2]
