@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from itertools import pairwise
 from typing import get_args
 
 from stillrun.events import Storage, StorageModel
@@ -83,20 +85,27 @@ class Policy:
             return []
         if self.model == "log":
             return [seq for seq, _ in sizes]
-        kept, dropped = list(sizes), []
-        over = sum(size for _, size in kept) - log_bytes
-        seqs = [0, *(seq for seq, _ in kept)]
-        # gaps[at]: what is left between its neighbours without kept[at]
-        gaps = [seqs[at + 2] - seqs[at] for at in range(len(kept) - KEEP)]
+        over = sum(size for _, size in sizes) - log_bytes
+        if over <= 0:
+            return []
+        size_of, dropped = dict(sizes), []
+        seqs = [0, *size_of]
+        before, after = dict(pairwise(seqs[::-1])), dict(pairwise(seqs))
+        # What is left between its neighbours without each; a heap, for there may be thousands.
+        gaps = [(after[seq] - before[seq], seq) for seq in seqs[1:-KEEP]]
+        heapify(gaps)
+        newest_kept = set(seqs[-KEEP:])
         while gaps and over > 0:
-            at = gaps.index(min(gaps))
-            seq, size = kept.pop(at)
-            over -= size
+            gap, seq = heappop(gaps)
+            if seq not in before or gap != after[seq] - before[seq]:
+                continue  # a neighbour went since: its new gap is in the heap too
+            over -= size_of[seq]
             dropped.append(seq)
-            del gaps[at], seqs[at + 1]
-            for beside in (at - 1, at):
-                if 0 <= beside < len(gaps):
-                    gaps[beside] = seqs[beside + 2] - seqs[beside]
+            left, right = before.pop(seq), after.pop(seq)
+            after[left], before[right] = right, left
+            for beside in (left, right):
+                if beside and beside not in newest_kept:
+                    heappush(gaps, (after[beside] - before[beside], beside))
         return dropped
 
 

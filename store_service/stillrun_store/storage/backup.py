@@ -136,8 +136,15 @@ class _Backup:
         if newest is not None:
             files.makedirs(self._copies / name)
             copy = self._copies / name / snapshot_name(newest)
-            with suppress(FileNotFoundError):  # thinned out meanwhile: there is a newer one
+            try:
                 copy_file(files, directory / snapshot_name(newest), copy)
+            except FileNotFoundError:
+                pass  # thinned out meanwhile: there is a newer one
+            except Unreadable:
+                # A cache that the disk does not give out is no reason to leave out the log.
+                with suppress(FileNotFoundError):
+                    files.unlink(copy)
+                self.left_out.add(f"runs/{name}/{copy.name}")
         # Listed again: a segment that the snapshot stands on may be newer than the first list.
         return self._scan(directory)
 

@@ -77,7 +77,9 @@ class Snapshots:
                 return info.seq, self.verified(log, info.seq)
             except (ValueError, OSError, DamagedLog) as error:
                 log.refuse_dropped()
-                self.report(log, info.seq, str(error))
+                # One that was thinned out since it was listed is no fault.
+                if not isinstance(error, FileNotFoundError) or info.seq in log.snapshots:
+                    self.report(log, info.seq, str(error))
         return None
 
     def drop(self, log: RunLog, seq: int) -> None:

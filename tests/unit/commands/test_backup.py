@@ -332,6 +332,34 @@ def test_a_run_that_the_disk_does_not_give_out_is_named_and_the_others_are_there
         engine.close()
 
 
+@pytest.mark.parametrize("call", ["open_read", "pread"])
+def test_a_snapshot_that_the_disk_does_not_give_out_costs_the_backup_no_event(data, tmp_path, call):
+    newest = data / "runs" / directory_name("run") / f"snapshot-{EVENTS:020}.snap"
+
+    class BadSector(Unsynced):
+        def open_read(self, path):
+            if path == newest and call == "open_read":
+                raise OSError(errno.EIO, "bad sector")
+            return super().open_read(path)
+
+        def pread(self, fd, count, offset):
+            if call == "pread" and os.path.sameopenfile(fd, bad):
+                raise OSError(errno.EIO, "bad sector")
+            return super().pread(fd, count, offset)
+
+    bad = os.open(newest, os.O_RDONLY)
+    made = back_up(BadSector(), data, tmp_path / "b", ABOUT)
+    os.close(bad)
+    assert [(run["run"], run["damage"]) for run in made["runs"]] == [("other", None), ("run", None)]
+    assert made["left_out"] == [str(newest.relative_to(data))]
+    restore(OsFiles(), tmp_path / "b", tmp_path / "new", NOW)
+    engine = opened(tmp_path / "new")
+    try:
+        assert events_of(engine, "run") == [payload(seq) for seq in range(1, EVENTS + 1)]
+    finally:
+        engine.close()
+
+
 def test_a_link_to_nowhere_ends_in_a_named_run_and_not_in_a_loop(data, tmp_path):
     segment(data).unlink()
     segment(data).symlink_to("nowhere")

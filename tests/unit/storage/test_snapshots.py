@@ -171,3 +171,27 @@ def test_reading_on_from_a_snapshot_does_not_walk_the_log_before_it(tmp_path, op
         assert engine.get_snapshot("run", 3_001) == (2_990, b"state")
         assert len(engine.read("run", 2_991, 3_001)) == 11
         assert Counting.read_bytes < 50_000
+
+
+def test_a_snapshot_that_is_thinned_out_while_one_is_looked_for_is_no_fault(engine, monkeypatch):
+    for seq in (4, 8):
+        engine.put_snapshot("run", seq, b"state")
+    listed = engine._snapshots.of
+
+    def before_it_is_dropped(log):
+        found = listed(log)
+        monkeypatch.undo()
+        engine.drop_snapshot("run", 8)
+        return found
+
+    monkeypatch.setattr(engine._snapshots, "of", before_it_is_dropped)
+    assert engine.get_snapshot("run", 20) == (4, b"state")
+    assert engine.snapshot_fault_count == 0
+
+
+def test_a_snapshot_that_somebody_removed_is_reported_once(engine, tmp_path):
+    engine.put_snapshot("run", 4, b"state")
+    snapshot(tmp_path / "data", 4).unlink()
+    assert engine.get_snapshot("run", 20) is None
+    assert engine.get_snapshot("run", 20) is None
+    assert engine.snapshot_fault_count == 1

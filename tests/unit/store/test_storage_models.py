@@ -106,6 +106,26 @@ def test_what_is_kept_is_not_heavier_than_the_log_or_only_two(sizes, log_bytes):
     assert len(kept) <= KEEP or sum(weight for _, weight in kept) <= log_bytes
 
 
+class Compared(int):
+    """A seq, or the gap between two, that counts how often it is compared."""
+
+    times = 0
+
+    def __sub__(self, other):
+        return Compared(int(self) - int(other))
+
+    def __lt__(self, other):
+        Compared.times += 1
+        return int(self) < int(other)
+
+
+def test_thousands_of_snapshots_are_thinned_out_without_comparing_each_with_each():
+    Compared.times, many = 0, 2_000
+    dropped = HYBRID.surplus([(Compared(seq), 10) for seq in range(1, many + 1)], 0)
+    assert len(dropped) == many - KEEP
+    assert many < Compared.times < 100 * many
+
+
 # --- what it costs: all that is written, log and snapshots, under 3x the log
 
 
