@@ -121,6 +121,10 @@ class Board:
         elif self._due_ms.get(run) != due_ms:
             self._due_ms[run] = due_ms
             heapq.heappush(self._deadlines, (due_ms, run))
+            # One that no longer counts stays until its time has come: a year, perhaps.
+            if len(self._deadlines) > 2 * len(self._due_ms) + FEW:
+                self._deadlines = [(due_ms, run) for run, due_ms in self._due_ms.items()]
+                heapq.heapify(self._deadlines)
             if self._deadlines[0] == (due_ms, run):
                 self._times.notify_all()
 
@@ -210,4 +214,5 @@ class Board:
                 condition.notify_all()
 
 
+FEW = 64  # superseded deadlines: not worth a look
 MAX_NAP_S = 5.0  # the wall clock may jump forward while we sleep: look at it now and then

@@ -49,7 +49,7 @@ def delete(store: Store, run: str, body: By) -> dict[str, Any]:
     try:
         summary = store.drop(run, last_event)
         parent = None if summary is None else summary.labels.get("parent")
-        _log.info("run %s deleted by %s: %s", run, body.by, body.reason)
+        _log.info("run %s deleted by %.200r: %.200r", run, body.by, body.reason)
     except RunDeleted:
         pass
     if parent is not None:

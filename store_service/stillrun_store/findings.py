@@ -1,12 +1,14 @@
 """What the scrub has done and found since the start, for readiness and metrics.
 
 Always: every finding was seen twice, by the scrub and by the store itself. What a whole pass did
-not meet again is forgotten, but for damaged logs: a pass leaves those out.
+not meet again is forgotten, but for damaged logs: a pass leaves those out. Nothing is kept of a
+deleted run.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from .storage import Fault
@@ -46,15 +48,21 @@ class Findings:
                 self._kept[key] = _Kept(fault, self.passes)
             return is_new
 
-    def end_pass(self) -> None:
-        """All files were read."""
+    def end_pass(self, damaged: Collection[str]) -> None:
+        """All files were read, but for the logs of these runs."""
         with self._lock:
             self._kept = {
                 key: kept
                 for key, kept in self._kept.items()
-                if kept.in_pass == self.passes or kept.fault.kind == "log"
+                if kept.in_pass == self.passes
+                or (kept.fault.kind == "log" and kept.fault.run in damaged)
             }
             self.passes += 1
+
+    def forget(self, run: str) -> None:
+        """The run was deleted."""
+        with self._lock:
+            self._kept = {key: kept for key, kept in self._kept.items() if kept.fault.run != run}
 
     def all(self) -> list[Fault]:
         """What is wrong, as far as is known, by file."""

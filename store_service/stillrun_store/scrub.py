@@ -103,7 +103,8 @@ class Scrub:
                 _log.warning("scrub: the reader failed at %s %s: %r", kind, name, error)
                 if failures >= MAX_FAILURES:
                     return
-        self._findings.end_pass()
+        known = self._store.engine.runs()
+        self._findings.end_pass({info.run for info in known if info.damage is not None})
         found = len(self._findings.all())
         _log.info("scrub: %d runs read again, %d findings", len(runs), found)
 

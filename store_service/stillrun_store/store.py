@@ -192,6 +192,10 @@ class Store:
             raise RunNotFound(run)
         return entry
 
+    def _refuse_stopping(self) -> None:
+        if self.stopping.is_set():
+            raise Stopping("the store is going down")
+
     def _refuse_deleted(self, run: str) -> None:
         if self.engine.tombstone(run) is not None:
             raise RunDeleted(f"run {run!r} was deleted; ids are never reused", run=run)
@@ -202,8 +206,7 @@ class Store:
         `last_event(head_seq, at_ms)` makes what is kept. RunNotFound; RunDeleted if it was deleted
         before; DiskFull, Overloaded: nothing has happened; OutcomeUnknown.
         """
-        if self.stopping.is_set():
-            raise Stopping("the store is going down")
+        self._refuse_stopping()
         with self._starting:  # one that is being started is not yet among the entries
             entry = self._entries.get(run)
             if entry is None:
@@ -214,6 +217,7 @@ class Store:
                     raise RunNotFound(run) from None
                 return None
         with entry.lock:  # not of the queue of writers: the way out of a crowded run, too
+            self._refuse_stopping()
             entry.refuse_deleted()
             with _translated(self.engine, self.space, entry):
                 self.engine.drop(run, last_event(entry.head_seq, entry.summary.at_ms))
@@ -222,6 +226,7 @@ class Store:
             self.board.forget(entry)
             self._memory.forget(entry)
             self.snapshots.forget(run)
+            self.findings.forget(run)
         with entry.changed:
             entry.changed.notify_all()  # polls and streams end
         return entry.summary
@@ -263,14 +268,14 @@ class Store:
     @contextlib.contextmanager
     def locked(self, entry: Entry) -> Iterator[None]:
         """The entry's lock, for one of at most MAX_QUEUED_PER_RUN requests at a time."""
-        if self.stopping.is_set():
-            raise Stopping("the store is going down")
+        self._refuse_stopping()
         with self._queues:
             if entry.queued >= MAX_QUEUED_PER_RUN:
                 raise Overloaded(f"{MAX_QUEUED_PER_RUN} requests wait for run {entry.run!r}")
             entry.queued += 1
         try:
             with entry.lock:
+                self._refuse_stopping()  # the files may be closed by now
                 yield
         finally:
             with self._queues:
@@ -483,8 +488,7 @@ class Store:
         with self._starting:
             entry = self._entries.get(run)
             if entry is None:
-                if self.stopping.is_set():
-                    raise Stopping("the store is going down")
+                self._refuse_stopping()
                 self._refuse_deleted(run)
                 return self._create(run, created, body), True
         if entry.head_seq < 1:
@@ -532,8 +536,7 @@ class Store:
 
     def put_blob(self, sha256: str, data: bytes) -> bool:
         """Keep bytes under their digest; True if they are new. Raises InvalidBody."""
-        if self.stopping.is_set():
-            raise Stopping("the store is going down")
+        self._refuse_stopping()
         try:
             self.space.keep_reserve()
             with _translated(self.engine, self.space):

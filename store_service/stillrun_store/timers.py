@@ -69,8 +69,9 @@ class Timers:
         self._thread.start()
 
     def join(self) -> None:
-        """Wait for the thread after the store was told to stop."""
-        self._thread.join()
+        """Wait for the thread after the store was told to stop, maybe before `start`."""
+        if self._thread.is_alive():
+            self._thread.join()
 
     def _run(self) -> None:
         store = self._store

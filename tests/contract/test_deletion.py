@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import random
 import shutil
@@ -187,6 +188,14 @@ def test_who_deleted_it_may_be_left_out(door):
     door.outsider()
     said = good(door.send("DELETE", "/runs/r")).body
     assert (said["by"], said["reason"]) == (None, None)
+
+
+def test_what_a_client_says_of_itself_makes_no_line_of_its_own_in_the_log(door, caplog):
+    door.outsider("r")
+    with caplog.at_level(logging.INFO):
+        good(door.send("DELETE", "/runs/r", {"by": "me\nERROR r", "reason": "x" * 10_000}))
+    [told] = [line.getMessage() for line in caplog.records if "deleted by" in line.getMessage()]
+    assert "\n" not in told and len(told) < 500
 
 
 def test_one_id_is_the_beginning_of_another(door):

@@ -324,6 +324,26 @@ def test_a_sector_that_cannot_be_read_is_a_finding_and_marks_no_run(door):
 # --- the fold
 
 
+@pytest.mark.parametrize("kind", ["log", "snapshot", "fold"])
+def test_nothing_is_told_of_a_deleted_run(door, kind):
+    door.fill("r", 1)
+    door.fill("s", 1)
+    for run in ("r", "s"):
+        door.store.findings.add(Fault(kind, f"runs/{run}", "is bad", run, 1))
+    good(door.send("DELETE", "/runs/r", {"by": "me"}))
+    shown = good(door.get("/readyz")).body["scrub"]["findings"]
+    assert [finding["run"] for finding in shown] == ["s"]
+
+
+def test_a_log_that_can_be_read_again_is_told_of_no_longer_than_a_damaged_one(door):
+    findings = door.store.findings
+    for run in ("bad sector", "damaged"):
+        findings.add(Fault("log", f"runs/{run}", "cannot be read", run, 1))
+    for _ in range(2):
+        findings.end_pass({"damaged"})
+    assert [fault.run for fault in findings.all()] == ["damaged"]
+
+
 def test_a_snapshot_whose_state_was_changed_is_found_though_every_checksum_is_right(door):
     door.fill("r")
     door.settle()
