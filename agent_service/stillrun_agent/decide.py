@@ -309,7 +309,8 @@ def _start(
 def _is_parked(agent: Agent, effect: Effect) -> bool:
     """A call of an agent whose run goes on: to be told of its end, no worker is needed."""
     tool = agent.tools.get(effect.name)
-    return tool is not None and tool.agent is not None and effect.status == "planned"
+    is_child = tool is not None and tool.agent is not None and effect.mode != "simulated"
+    return is_child and effect.status == "planned"
 
 
 def _callback(control: Control, effect: Effect, wait: str, now_ms: int) -> Data:

@@ -175,8 +175,10 @@ def _wait_opened(control: Control, data: ev.WaitOpened, event: Event) -> None:
         raise CheckRefused("effects_live", "only an approval of a fork asks for a simulated result")
     if data.kind == "approval" or (data.kind == "callback" and data.subject is not None):
         effect = _live(control, data.subject or "", "effect_not_planned")
-        # What people approve as usual is not made yet where effects are simulated.
-        asked = effect.approval is not None and not (data.simulates and effect.approved)
+        # What people approve as usual is not made yet where effects are simulated; and an approved
+        # call of an agent is waited for like any other one.
+        again = data.simulates or data.kind == "callback"
+        asked = effect.approval is not None and not (again and effect.approved)
         done = effect.real and data.kind == "approval"
         if effect.status != "planned" or asked or done:
             raise CheckRefused("effect_not_planned", f"{effect.effect} cannot be approved now")

@@ -44,7 +44,8 @@ def run_forked(state: State, data: ev.RunForked, event: Event) -> None:
     for effect in list(control.effects.values()):
         if effect.status != "planned":
             answer(state, effect, "abandoned", None, event.seq)
-        elif effect.approval is not None:  # what the parent's people approved, they did there
+        elif effect.approval is not None or effect.real:
+            # What the parent's people approved, they did there.
             set_effect(control, replace(effect, approval=None, approved=False, real=False))
     for wait in list(control.waits.values()):
         left_ms = 0 if wait.due_ms is None else max(0, wait.due_ms - control.at_ms)

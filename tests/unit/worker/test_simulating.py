@@ -144,6 +144,47 @@ def test_a_run_of_another_agent_is_not_started_unasked(forked):
     assert (asked.TYPE, asked.simulates) == ("wait_opened", True)
 
 
+NOT_ENDED = ev.Problem(type="not_ended", message="the child goes on")
+
+
+def test_a_run_of_another_agent_that_is_started_for_real_is_waited_for(forked):
+    ask = Agent("other").as_tool("ask")
+    s = forked(agent_with(ask, calls=[Call("ask", {"input": 1})]))
+    s.go()
+    s.tell(ev.WaitResolved(wait="w1", reason="answered", answer="approve"))
+    s.go()
+    s.tell(ev.EffectFailed(effect="e1", error=NOT_ENDED, retry_in_s=30.0))
+    (parked,) = s.go()
+    assert (parked.kind, parked.wait, parked.simulates) == ("callback", "w2", False)
+    s.tell(ev.WaitResolved(wait="w2", reason="timed_out"))
+    fork(s)
+    (asked,) = s.go()
+    assert (asked.kind, asked.simulates) == ("approval", True), "a fork of it asks for itself"
+
+
+def test_after_its_callback_it_is_looked_at_again_unasked(forked):
+    ask = Agent("other").as_tool("ask")
+    s = forked(agent_with(ask, calls=[Call("ask", {"input": 1})]))
+    s.go()
+    s.tell(ev.WaitResolved(wait="w1", reason="answered", answer="approve"))
+    s.go()
+    s.tell(ev.EffectFailed(effect="e1", error=NOT_ENDED, retry_in_s=30.0))
+    s.go()
+    s.tell(ev.WaitResolved(wait="w2", reason="timed_out"))
+    (intent,) = s.go()
+    assert (intent.effect, intent.mode, intent.attempt) == ("e1", "live", 2)
+
+
+def test_a_hook_that_stands_for_another_agent_waits_for_no_run_of_it(forked):
+    ask = Agent("other").as_tool("ask")
+    ask.simulate(lambda ctx, input: None)
+    s = forked(agent_with(ask, calls=[Call("ask", {"input": 1})]))
+    (_, intent) = s.go()
+    assert intent.mode == "simulated"
+    s.tell(ev.EffectFailed(effect="e1", error=NOT_ENDED, retry_in_s=30.0))
+    assert s.go() == []
+
+
 def test_a_hook_that_is_gone_leaves_the_question_to_a_person(forked):
     s = forked(agent_with(calls=[Call("book", {"price": 3})]))
     s.go()
