@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from itertools import islice
 
 from .runs import Entry
 
 __all__ = ["Memory"]
 
 MAX_LOADED_BYTES = 96 << 20  # of memory, as `Loaded.weight_bytes` reckons it
+LOOKED_AT = 128  # of the oldest, at once: twice as many as requests could be working on
 
 
 class Memory:
@@ -29,26 +31,34 @@ class Memory:
         with self._lock:
             self._bytes += size_bytes - self._recent.pop(entry.run, (entry, 0))[1]
             self._recent[entry.run] = (entry, size_bytes)
-            if self._bytes <= self._max_bytes:
-                return
-            old = [other for run, (other, _) in self._recent.items() if run != entry.run]
-        for victim in old:
-            if self._bytes <= self._max_bytes:
-                return
-            self._drop(victim)
+        while self._bytes > self._max_bytes and self._drop_some(apart_from=entry):
+            pass
 
     def forget(self, entry: Entry) -> None:
         """The entry's run was deleted; the caller holds its lock."""
         with self._lock:
             self._bytes -= self._recent.pop(entry.run, (entry, 0))[1]
 
-    def _drop(self, victim: Entry) -> None:
+    def _drop_some(self, *, apart_from: Entry) -> bool:
+        """Let some of the oldest go, as many as must; whether any went."""
+        with self._lock:  # a few: an append must not pay for a list of all runs
+            old = [entry for entry, _ in islice(self._recent.values(), LOOKED_AT)]
+        dropped = False
+        for victim in old:
+            if self._bytes <= self._max_bytes:
+                break
+            if victim is not apart_from:
+                dropped |= self._drop(victim)
+        return dropped
+
+    def _drop(self, victim: Entry) -> bool:
         # Never wait here: two runs evicting each other would hold both locks for ever.
         if not victim.lock.acquire(blocking=False):
-            return
+            return False
         try:
             victim.loaded = None
             with self._lock:
                 self._bytes -= self._recent.pop(victim.run, (victim, 0))[1]
+            return True
         finally:
             victim.lock.release()

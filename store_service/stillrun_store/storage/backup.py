@@ -155,7 +155,7 @@ class _Backup:
         for entry in sorted(entries):
             if parse_segment_name(entry.name) is not None and not entry.is_dir:
                 segments.append(entry.name)
-            elif parse_snapshot_name(entry.name) is None:
+            elif parse_snapshot_name(entry.name.removesuffix(".tmp")) is None:
                 self.left_out.add(f"runs/{name}/{entry.name}")
         if not segments:
             return True

@@ -360,6 +360,13 @@ def test_a_snapshot_that_the_disk_does_not_give_out_costs_the_backup_no_event(da
         engine.close()
 
 
+def test_a_snapshot_that_is_being_written_is_left_out_without_a_word(data, tmp_path):
+    (segment(data).parent / f"snapshot-{EVENTS:020}.snap.tmp").write_bytes(b"half")
+    made = back_up(OsFiles(), data, tmp_path / "b", ABOUT)
+    assert made["left_out"] == []
+    assert not list((tmp_path / "b").rglob("*.tmp"))
+
+
 def test_a_link_to_nowhere_ends_in_a_named_run_and_not_in_a_loop(data, tmp_path):
     segment(data).unlink()
     segment(data).symlink_to("nowhere")

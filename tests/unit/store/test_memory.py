@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import tracemalloc
+from collections import OrderedDict
+from types import SimpleNamespace
 
 import pytest
 
@@ -56,3 +59,47 @@ def test_a_deleted_run_weighs_nothing_any_more(door):
     memory.forget(entries[0])
     memory.used(entries[2], 45)
     assert memory._bytes == 90 and list(memory._recent) == ["s", "t"]
+
+
+class Walked(OrderedDict):
+    """Counts the entries that somebody looked at."""
+
+    looks = 0
+
+    def __iter__(self):
+        for key in super().__iter__():
+            self.looks += 1
+            yield key
+
+    def values(self):
+        return (self[key] for key in self)
+
+    def items(self):
+        return ((key, self[key]) for key in self)
+
+
+def entry_of(run):
+    return SimpleNamespace(run=run, lock=threading.Lock(), loaded=object())
+
+
+def test_room_for_one_is_made_without_a_look_at_all_the_others():
+    memory, many = Memory(max_bytes=5_000), 5_000
+    memory._recent = recent = Walked()
+    entries = [entry_of(f"r{n}") for n in range(many + 10)]
+    for entry in entries:
+        memory.used(entry, 1)
+    assert [entry.run for entry in entries if entry.loaded is None] == [f"r{n}" for n in range(10)]
+    assert recent.looks < many
+
+
+def test_a_heavy_fold_makes_as_many_light_ones_go_as_must_and_none_that_is_worked_on():
+    memory = Memory(max_bytes=1_000)
+    light, heavy = [entry_of(f"r{n}") for n in range(1_000)], entry_of("heavy")
+    for entry in light:
+        memory.used(entry, 1)
+    with light[0].lock:
+        memory.used(heavy, 600)
+    assert [entry.loaded is None for entry in light] == [False, *[True] * 600, *[False] * 399]
+    memory.used(heavy, 2_000)  # alone it is too heavy: it stays, for it is being used
+    assert heavy.loaded is not None
+    assert all(entry.loaded is None for entry in light)
