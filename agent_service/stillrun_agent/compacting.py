@@ -21,7 +21,7 @@ from stillrun.state import State
 from stillrun.values import same, validate
 
 from .models.conversation import compact_json
-from .plan import Pause, told
+from .plan import AUTHORS, Pause, told
 
 __all__ = ["compact_first"]
 
@@ -77,7 +77,7 @@ def _compact(
             raise ValueError(f"they are no shorter: {before} bytes before, {after} after")
     except Refused as error:
         return Pause(f"{why}; compact_error: {error.detail}")
-    except Exception as error:
+    except AUTHORS as error:
         return Pause(f"{why}; compact_error: {told(error, agent.compact_fn)}")
     return [event]
 

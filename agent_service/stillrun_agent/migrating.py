@@ -16,7 +16,7 @@ from stillrun.signatures import copied, plain_default
 from stillrun.state import State
 from stillrun.values import merge_patch, same
 
-from .plan import Pause, told
+from .plan import AUTHORS, Pause, told
 
 __all__ = ["migrate"]
 
@@ -49,7 +49,7 @@ def migrate(agent: Agent, state: State) -> list[Data] | Pause:
             patch = _patch(vars, wanted)
             if not same(merge_patch(vars, patch), wanted):
                 raise ValueError("null is no value in vars: leave the key out")
-        except Exception as error:
+        except AUTHORS as error:
             return Pause(f"migration_error: version {step}: {told(error, migration)}")
         steps.append(ev.VarsMigrated(from_version=step, to_version=step + 1, patch=patch))
         vars = wanted

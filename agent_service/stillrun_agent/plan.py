@@ -33,7 +33,10 @@ from stillrun.values import args_digest, rfc3339, same
 
 from .budgets import over_steps
 
-__all__ = ["Pause", "intent", "model_name", "plan_next", "told"]
+__all__ = ["AUTHORS", "Pause", "intent", "model_name", "plan_next", "told"]
+
+# What author code may raise. sys.exit() too: it would end the thread of the run without a word.
+AUTHORS = (Exception, SystemExit)
 
 MAX_REASON_CHARS = 2_000  # a pause is read by people, it is no dump
 MAX_FRAMES = 4  # of a traceback: the call that failed, and how the author's code came to it
@@ -143,7 +146,7 @@ def _by_code(agent: Agent, decide: Callable[[ReadState], Any], state: State) -> 
         answered = decide(ReadState(view(state, status(control))))
         commands = list(answered) if isinstance(answered, list | tuple) else [answered]
         _check_commands(commands)
-    except Exception as error:
+    except AUTHORS as error:
         return Pause(f"decide_error: {told(error, decide)}")
     first = commands[0]
     if isinstance(first, Succeed):
@@ -164,7 +167,7 @@ def _by_code(agent: Agent, decide: Callable[[ReadState], Any], state: State) -> 
     return events + _open_waits(control, waits, planned=bool(calls))
 
 
-def told(error: Exception, code: Callable[..., Any]) -> str:
+def told(error: BaseException, code: Callable[..., Any]) -> str:
     """What the author's code raised in a line, with the places that led to it, last first."""
     text = traceback.format_exception_only(error)[-1].strip()[: MAX_REASON_CHARS // 2]
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]

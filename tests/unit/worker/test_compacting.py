@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from stillrun import Agent, Succeed, tool
@@ -137,7 +139,14 @@ def clears_in_place(messages):
 
 
 OWN = {"role": "user", "content": "short"}
+
+
+def leaves(messages):
+    sys.exit("enough")
+
+
 NONSENSE = [
+    (leaves, "SystemExit: enough at test_compacting.py:"),
     (raises, "KeyError: 'no such thing' at test_compacting.py:"),
     (clears_in_place, "answers a list of messages, not None"),
     (lambda m: [], "no message at all"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
 
@@ -367,6 +368,13 @@ def test_what_decide_raises_pauses_the_run_with_the_line_that_raised(story):
     reason = f"decide_error: KeyError: 'route' at test_decide.py:{line} in route_of"
     assert decision.pause.startswith(f"{reason}, from test_decide.py:")
     assert decision.events == ()
+
+
+def test_a_decide_that_leaves_the_program_pauses_the_run(story):
+    agent = Agent("a")
+    agent.decide(lambda state: sys.exit("no idea"))
+    decision = story(agent).decide()
+    assert decision.pause.startswith("decide_error: SystemExit: no idea at test_decide.py:")
 
 
 def test_the_reason_of_a_pause_is_bounded_and_can_be_stored(story):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -99,11 +101,20 @@ def broken(vars):
     return {"x": vars["missing"]}
 
 
+def leaves(vars):
+    sys.exit("not mine")
+
+
 @pytest.mark.parametrize(
     ("agent", "version", "reason"),
     [
         (versioned(3, {2: count}), 1, "no_migration: a has no migration from version 1"),
         (versioned(2, {1: broken}), 1, "migration_error: version 1: KeyError: 'missing' at "),
+        (
+            versioned(2, {1: leaves}),
+            1,
+            "migration_error: version 1: SystemExit: not my version at ",
+        ),
         (versioned(2, {1: lambda vars: None}), 1, "migration_error: version 1: TypeError: "),
         (versioned(2, {1: lambda vars: {"x": None}}), 1, "migration_error: version 1: ValueError"),
         (versioned(2, {1: lambda vars: {"x": object()}}), 1, "migration_error: version 1: "),
