@@ -113,7 +113,7 @@ def leaves(vars):
         (
             versioned(2, {1: leaves}),
             1,
-            "migration_error: version 1: SystemExit: not my version at ",
+            "migration_error: version 1: SystemExit: not mine at ",
         ),
         (versioned(2, {1: lambda vars: None}), 1, "migration_error: version 1: TypeError: "),
         (versioned(2, {1: lambda vars: {"x": None}}), 1, "migration_error: version 1: ValueError"),
