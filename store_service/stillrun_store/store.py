@@ -19,7 +19,6 @@ from stillrun.errors import (
     CorruptLog,
     Damaged,
     InvalidBody,
-    OutcomeUnknown,
     Overloaded,
     Recovering,
     RunDeleted,
@@ -34,21 +33,22 @@ from stillrun.schema import SCHEMA_VERSION
 from stillrun.state import Control, State, new_state
 from stillrun.wire import StartRun
 
-from . import snapshots, starting
+from . import starting
 from .board import Board
+from .border import damage_of, translated
 from .drafts import Draft, encoded, new_event_id
 from .findings import Findings
+from .history import READ_BATCH, History
 from .memory import Memory
 from .offered import Offered
 from .runs import SUMMARY_VERSION, Entry, Ids, Loaded, Summary, Tail, summarize
 from .snapshotting import Snapshots
 from .space import Space
-from .storage import Damage as DiskDamage
 from .storage import Engine, Sizes
 from .storage import errors as disk
 from .storage_models import DEFAULT_MODEL, Policy
 from .tally import Tally
-from .turns import LongWork, Turns
+from .turns import Turns
 
 __all__ = ["Store"]
 
@@ -56,34 +56,6 @@ _log = logging.getLogger(__name__)
 
 MAX_QUEUED_PER_RUN = 8  # one slow disk must not let one run take every thread
 COMMIT_BOUNDS_S = (0.000_2, 0.001, 0.005, 0.025, 0.1, 1.0)  # good disks sync in 0.1 to 5 ms
-CROWDED_BATCH = 100  # events read at once while others want the interpreter, else
-READ_BATCH = 1_000  # events and
-READ_BYTES = 1 << 20  # bytes read at once (one frame more at most): bounds a long fold's memory
-
-
-@contextlib.contextmanager
-def _translated(engine: Engine, space: Space, entry: Entry | None = None) -> Iterator[None]:
-    """The one border at which the engine's errors become the tree of `stillrun.errors`."""
-    try:
-        yield
-    except disk.DroppedRun as error:
-        detail = f"run {error.run!r} was deleted; ids are never reused"
-        raise RunDeleted(detail, run=error.run) from error
-    except disk.DiskFull as error:
-        raise space.refused(error) from error
-    except disk.OutcomeUnknown as error:
-        raise OutcomeUnknown(str(error)) from error
-    except disk.DataDirUnusable as error:  # no file could be opened: nothing was written
-        raise Overloaded(str(error)) from error
-    except disk.RunExists as error:  # not one of ours: its directory holds what we did not write
-        raise CorruptLog(str(error)) from error
-    except disk.DamagedLog as error:
-        damage = CorruptLog(str(error), run=error.run, seq=error.seq)
-        info = None if entry is None else engine.info(entry.run)
-        # A read that failed once may work again: only what the engine has marked stays refused.
-        if entry is not None and info is not None and info.damage is not None:
-            entry.damage = damage
-        raise damage from error
 
 
 class Store:
@@ -117,6 +89,7 @@ class Store:
         self._polls_lock = threading.Lock()
         self.snapshots = Snapshots(engine, Policy(storage_model, snapshot_every))
         self.space = Space(engine, self.now_ms, time.monotonic)
+        self.history = History(engine, self.space, self.turns)
         self._recover()
 
     # --- start and stop
@@ -130,7 +103,7 @@ class Store:
                 log_id=info.log_id,
                 head_seq=info.head_seq,
                 summary=_UNREADABLE,
-                damage=None if info.damage is None else _damage_of(info.damage),
+                damage=None if info.damage is None else damage_of(info.damage),
                 log_bytes_at_start=sizes.log_bytes,
                 bytes_at_start=sizes.log_bytes + sizes.snapshot_bytes,
             )
@@ -149,7 +122,7 @@ class Store:
     def _sum_up(self, entry: Entry) -> None:
         """Fold a run of which the index knows too little; one that cannot be is damaged (I11)."""
         try:
-            control = self._fold(entry, entry.head_seq).state.control
+            control = self.history.fold(entry, entry.head_seq).state.control
             entry.summary = summarize(control, self.now_ms())
             self._remember(entry)
         except Damaged as error:
@@ -211,7 +184,7 @@ class Store:
             entry = self._entries.get(run)
             if entry is None:
                 try:
-                    with _translated(self.engine, self.space):
+                    with translated(self.engine, self.space):
                         self.engine.drop(run, last_event(0, 0))
                 except disk.NoSuchRun:
                     raise RunNotFound(run) from None
@@ -219,7 +192,7 @@ class Store:
         with entry.lock:  # not of the queue of writers: the way out of a crowded run, too
             self._refuse_stopping()
             entry.refuse_deleted()
-            with _translated(self.engine, self.space, entry):
+            with translated(self.engine, self.space, entry):
                 self.engine.drop(run, last_event(entry.head_seq, entry.summary.at_ms))
             entry.deleted, entry.loaded, entry.lease_until = True, None, None
             del self._entries[run]
@@ -237,7 +210,7 @@ class Store:
         if entry is not None and info is not None and info.damage is not None:
             with entry.lock:
                 if not entry.deleted:
-                    entry.damage = _damage_of(info.damage)
+                    entry.damage = damage_of(info.damage)
                     self.board.update(entry)
 
     def reject_snapshot(self, run: str, seq: int) -> None:
@@ -287,39 +260,8 @@ class Store:
         self, entry: Entry, first_seq: int, last_seq: int, *, batch: int = READ_BATCH
     ) -> Iterator[Event]:
         """Events first..last (inclusive, cut at the head), oldest first; `batch` read at once."""
-        for event, _ in self._sized(entry, first_seq, last_seq, batch):
+        for event, _ in self.history.sized(entry, first_seq, last_seq, batch):
             yield event
-
-    def _sized(
-        self, entry: Entry, first_seq: int, last_seq: int, batch: int
-    ) -> Iterator[tuple[Event, int]]:
-        """Events as `events` gives them, with their bytes in the log."""
-        last_seq = min(last_seq, entry.head_seq)
-        seq = first_seq
-        work = LongWork(self.turns)
-        while seq <= last_seq:
-            at_once = min(batch, CROWDED_BATCH) if self.turns.crowded else batch
-            end = min(seq + at_once - 1, last_seq)
-            try:
-                payloads = self._read(entry, seq, end)
-            except CorruptLog as error:
-                # What stands before the damage is given out; then it is met again, and raised.
-                damaged_seq = error.facts.get("seq")
-                if not isinstance(damaged_seq, int) or not seq < damaged_seq <= end:
-                    raise
-                payloads = self._read(entry, seq, damaged_seq - 1)
-            try:
-                for payload in payloads:
-                    work.step()
-                    yield codec.decode_event(seq, payload), len(payload)
-                    seq += 1
-            except Damaged as error:  # its checksum is right, its content is not: name the run too
-                error.facts.setdefault("run", entry.run)
-                raise
-
-    def _read(self, entry: Entry, first_seq: int, last_seq: int) -> list[bytes]:
-        with _translated(self.engine, self.space, entry):
-            return self.engine.read(entry.run, first_seq, last_seq, max_bytes=READ_BYTES)
 
     def state_at(self, entry: Entry, seq: int) -> Loaded:
         """The state at `seq` (1..head) and what it was made from; no lock, no write."""
@@ -338,46 +280,20 @@ class Store:
                     replayed_events=loaded.replayed_events,
                 )
         try:
-            return self._fold(entry, seq)
+            return self.history.fold(entry, seq)
         except StillrunError:
             raise
         except Exception:
             entry.refuse_damage()  # found at the start: no new defect
             raise
 
-    def _fold(self, entry: Entry, seq: int) -> Loaded:
-        """Newest usable snapshot at or below `seq`, and the events after it (I3)."""
-        with _translated(self.engine, self.space, entry):
-            base = snapshots.read(self.engine, entry.run, seq)
-        state, ids, after = new_state(), Ids(), 0
-        if base is not None:
-            state, ids, after = base.state, base.ids, base.seq
-        replayed_bytes = 0
-
-        def passing() -> Iterator[Event]:
-            nonlocal replayed_bytes
-            for event, size in self._sized(entry, after + 1, seq, READ_BATCH):
-                ids.add(event.id)
-                replayed_bytes += size
-                yield event
-
-        fold_into(state, passing())  # at once: what it has merged itself it need not copy
-        return Loaded(
-            state=state,
-            ids=ids,
-            snapshot_seq=after or None,
-            snapshot_bytes=0 if base is None else base.bytes,
-            replayed_events=seq - after,
-            replayed_bytes=replayed_bytes,
-        )
-
     def translating(self, entry: Entry) -> contextlib.AbstractContextManager[None]:
         """Around calls of the engine about this run: its errors become those of `errors`."""
-        return _translated(self.engine, self.space, entry)
+        return translated(self.engine, self.space, entry)
 
     def sizes(self, entry: Entry) -> Sizes:
         """Bytes on disk of the run's log and snapshots."""
-        with _translated(self.engine, self.space, entry):
+        with translated(self.engine, self.space, entry):
             return self.engine.sizes(entry.run)
 
     def loaded(self, entry: Entry) -> Loaded:
@@ -385,7 +301,7 @@ class Store:
         entry.refuse_damage()
         if entry.loaded is None:
             was_on_its_way = entry.tail.pending
-            entry.loaded = self._fold(entry, entry.head_seq)
+            entry.loaded = self.history.fold(entry, entry.head_seq)
             entry.loaded.log_bytes = self.engine.sizes(entry.run).log_bytes
             self.snapshots.folded(entry, entry.loaded, was_on_its_way=was_on_its_way)
         self._memory.used(entry, entry.loaded.weight_bytes)
@@ -405,7 +321,7 @@ class Store:
         payloads = [encoded(event, draft.pointer) for event, draft in events]
         self.space.keep_reserve()
         began = time.perf_counter()
-        with _translated(self.engine, self.space, entry):
+        with translated(self.engine, self.space, entry):
             appended = self.engine.append(entry.run, payloads)
         try:
             if appended.first_seq != events[0][0].seq:
@@ -510,7 +426,7 @@ class Store:
         payload = encoded(event)
         self.space.keep_reserve()
         began = time.perf_counter()
-        with _translated(self.engine, self.space):
+        with translated(self.engine, self.space):
             self.engine.create(run, created.log_id, [payload])
         self.commits.note("commit", time.perf_counter() - began, 1, len(payload))
         loaded = Loaded(state=state, ids=Ids(), log_bytes=len(payload))
@@ -539,7 +455,7 @@ class Store:
         self._refuse_stopping()
         try:
             self.space.keep_reserve()
-            with _translated(self.engine, self.space):
+            with translated(self.engine, self.space):
                 return self.engine.put_blob(sha256, data)
         except disk.BadBlob as error:
             raise InvalidBody("", str(error)) from None
@@ -587,11 +503,6 @@ def _cancel_can_end(control: Control) -> bool:
     return (
         control.cancel is not None and control.ended is None and control.lease is None and not live
     )
-
-
-def _damage_of(damage: DiskDamage) -> CorruptLog:
-    detail = f"run {damage.run}: damaged at seq {damage.seq}: {damage.detail}"
-    return CorruptLog(detail, run=damage.run, seq=damage.seq)
 
 
 def _known_summary(packed: bytes | None) -> Summary | None:

@@ -22,11 +22,12 @@ from stillrun.wire import MAX_WAIT_S, AppendEvents, By, StartRun
 from ..append import append
 from ..deletion import delete
 from ..drafts import new_event_id
+from ..history import READ_BATCH
 from ..listing import RUN_STATUSES, list_runs, run_view
 from ..logview import LogView, printable
 from ..refs import resolve, split
 from ..runs import Entry
-from ..store import READ_BATCH, Store
+from ..store import Store
 from . import http
 from .limits import Waiting
 

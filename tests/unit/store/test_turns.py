@@ -74,7 +74,7 @@ def test_a_fold_that_nobody_waits_for_goes_on(turns):
 
 def test_each_event_of_a_read_is_a_step_of_long_work(tmp_path, monkeypatch):
     steps = []
-    monkeypatch.setattr("stillrun_store.store.LongWork.step", lambda self: steps.append(1))
+    monkeypatch.setattr("stillrun_store.history.LongWork.step", lambda self: steps.append(1))
     door = Door(tmp_path / "data")
     door.outsider()
     door.append("r", *[note() for _ in range(40)])
