@@ -6,7 +6,7 @@ snapshots may be the proof of how long its log once was.
 
 from __future__ import annotations
 
-from stillrun.errors import CheckRefused
+from stillrun.errors import CheckRefused, Overloaded
 from stillrun.events import Storage, StorageChanged
 from stillrun.values import check_event_id, rfc3339
 from stillrun.wire import Appended, ChangeStorage
@@ -14,6 +14,7 @@ from stillrun.wire import Appended, ChangeStorage
 from .append import known_frame
 from .costs import snapshots_view
 from .drafts import Draft, new_event_id
+from .snapshotting import MAX_BY_HAND
 from .starting import check_storage
 from .store import Store
 
@@ -23,15 +24,21 @@ __all__ = ["change_storage", "drop_snapshots", "take_snapshot"]
 def take_snapshot(store: Store, run: str) -> dict[str, int]:
     """Write a snapshot of the head now, durable on return; its seq and bytes.
 
-    Raises CheckRefused where the run's model keeps none, DiskFull, OutcomeUnknown.
+    Raises CheckRefused where the run's model keeps none, Overloaded, DiskFull, OutcomeUnknown.
     """
-    with store.writing(run) as (entry, loaded):
-        if store.snapshots.policy(loaded.state.control.storage).keeps_none:
-            raise CheckRefused("keeps_no_snapshots", f"run {run!r} has the storage model log")
-        job = store.snapshots.capture(entry, loaded)
-    # Without the lock: packing and syncing a large state must not hold up the run's appends.
-    with store.translating(entry):
-        return {"seq": job.state.control.seq, "bytes": store.snapshots.finish(job)}
+    places = store.snapshots.by_hand
+    if not places.acquire(blocking=False):
+        raise Overloaded(f"{MAX_BY_HAND} snapshots are being taken already", limit=MAX_BY_HAND)
+    try:
+        with store.writing(run) as (entry, loaded):
+            if store.snapshots.policy(loaded.state.control.storage).keeps_none:
+                raise CheckRefused("keeps_no_snapshots", f"run {run!r} has the storage model log")
+            job = store.snapshots.capture(entry, loaded)
+        # Without the lock: packing and syncing a large state must not hold up the run's appends.
+        with store.translating(entry):
+            return {"seq": job.state.control.seq, "bytes": store.snapshots.finish(job)}
+    finally:
+        places.release()
 
 
 def drop_snapshots(store: Store, run: str, seq: int | None) -> list[dict[str, int]]:

@@ -21,9 +21,11 @@ from .storage import DiskFull, Engine, SnapshotInfo
 from .storage.errors import NoSuchRun, StorageError
 from .storage_models import Policy, policy_of
 
-__all__ = ["Snapshots"]
+__all__ = ["MAX_BY_HAND", "Snapshots"]
 
 _log = logging.getLogger(__name__)
+
+MAX_BY_HAND = 4  # at once, of all runs: each holds a state two or three times in memory
 
 
 class Snapshots:
@@ -34,6 +36,7 @@ class Snapshots:
         self._engine = engine
         self._counting = threading.Lock()
         self.written = self.failed = 0  # since the start
+        self.by_hand = threading.Semaphore(MAX_BY_HAND)
         self._writer = _Writer(self._write)
 
     def policy(self, storage: Storage) -> Policy:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from contract.door import event, good, new_id, nobody_is_changed, note, refused
 from contract.test_storage_models import seqs, settled
 from stillrun.wire import MAX_EVENTS_PER_REQUEST
+from stillrun_store.snapshotting import MAX_BY_HAND
 
 
 def fill(door, count, run="r", size=200):
@@ -380,3 +383,26 @@ def test_adaptive_writes_less_than_three_times_the_log_on_the_disk(open_door, fr
     costs = storage(door)
     assert costs["written_bytes"] < 3 * costs["log_bytes"]
     assert costs["snapshot_count"] >= 1
+
+
+def test_snapshots_by_hand_do_not_fill_the_memory(door, monkeypatch):
+    runs = [door.outsider(f"r{n}") for n in range(MAX_BY_HAND + 1)]
+    finish = door.store.snapshots.finish
+    entered, go_on = threading.Semaphore(0), threading.Event()
+
+    def slow(job):
+        entered.release()
+        assert go_on.wait(30)
+        return finish(job)
+
+    monkeypatch.setattr(door.store.snapshots, "finish", slow)
+    with ThreadPoolExecutor(MAX_BY_HAND) as pool:
+        taken = [pool.submit(door.post, f"/runs/{run}/snapshots") for run in runs[:-1]]
+        for _ in taken:
+            assert entered.acquire(timeout=30)
+        refused(door.post(f"/runs/{runs[-1]}/snapshots"), 503, "overloaded")
+        go_on.set()
+    for answer in taken:
+        good(answer.result(), 201)
+    refused(door.post("/runs/nobody/snapshots"), 404, "run_not_found")
+    good(door.post(f"/runs/{runs[-1]}/snapshots"), 201)
