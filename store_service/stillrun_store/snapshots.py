@@ -31,6 +31,10 @@ class Base:
     bytes: int
 
 
+class _Older(ValueError):
+    """A snapshot of an earlier schema version."""
+
+
 def read(engine: Engine, run: str, at_most_seq: int) -> Base | None:
     """The newest snapshot at or below a seq that this code can use."""
     seq = at_most_seq
@@ -45,6 +49,10 @@ def read(engine: Engine, run: str, at_most_seq: int) -> Base | None:
                 size = next((i.bytes for i in engine.snapshots(run) if i.seq == seq), len(body))
                 return Base(state, ids, seq, size)
             wrong = "it does not fit its seq"
+        except _Older as error:
+            # Those before it are no newer: there may be thousands, each to be read for nothing.
+            engine.ignore_snapshot(run, seq, str(error))
+            return None
         except (StillrunError, TypeError, ValueError, LookupError) as error:
             wrong = str(error)
         engine.ignore_snapshot(run, seq, wrong)
@@ -68,8 +76,9 @@ def packed(state: State, ids: bytes) -> bytes:
 
 def _unpacked(body: bytes) -> tuple[State, Ids]:
     fields: Any = codec.decode_trusted(body)
-    if fields["schema_version"] != SCHEMA_VERSION:
-        raise ValueError(f"schema version {fields['schema_version']}")
+    version = fields["schema_version"]
+    if version != SCHEMA_VERSION:
+        raise (_Older if version < SCHEMA_VERSION else ValueError)(f"schema version {version}")
     encoded = fields["state"]
     if hashlib.blake2b(encoded, digest_size=16).digest() != fields["digest"]:
         raise ValueError("the digest of the state differs")

@@ -12,6 +12,7 @@ from contract.door import Door, event, good, note
 from services import eventually
 from stillrun import codec
 from stillrun.reducers import fold
+from stillrun.schema import SCHEMA_VERSION
 from stillrun_store import snapshots
 from stillrun_store.runs import Ids
 from stillrun_store.storage_models import KEEP
@@ -268,3 +269,24 @@ def test_a_snapshot_that_cannot_be_packed_ends_no_other_snapshots(open_door, mon
     fill(door, 5)
     eventually(lambda: seqs(door), "the next one was written")
     assert "a defect" in caplog.text
+
+
+@pytest.mark.parametrize(("version", "looks", "found"), [(0, 1, None), (2, 3, 5)])
+def test_of_many_snapshots_of_an_older_schema_one_is_looked_at(
+    open_door, monkeypatch, version, looks, found
+):
+    door = open_door(storage_model="log")
+    door.outsider("r")
+    fill(door, 9)
+    engine, entry = door.store.engine, door.store.entry("r")
+    for seq in (5, 6, 7):
+        own = version if seq > 5 or version == 0 else SCHEMA_VERSION
+        loaded = door.store.state_at(entry, seq)
+        with monkeypatch.context() as patched:
+            patched.setattr(snapshots, "SCHEMA_VERSION", own)
+            engine.put_snapshot("r", seq, snapshots.packed(loaded.state, loaded.ids.packed()))
+    looked, get = [], engine.get_snapshot
+    monkeypatch.setattr(engine, "get_snapshot", lambda *a: looked.append(a) or get(*a))
+    base = snapshots.read(engine, "r", 9)
+    assert (None if base is None else base.seq) == found
+    assert len(looked) == looks
