@@ -87,8 +87,9 @@ def decode_event(seq: int, payload: bytes) -> Event:
     """
     try:
         stored = _on_disk.decode(payload)
-        if stored.schema_version == SCHEMA_VERSION and not is_dotted(stored.type):
-            data = _data_decoder(stored.type).decode(stored.data)
+        if stored.schema_version == SCHEMA_VERSION:
+            decoder = _data_decoders.get(stored.type) or _data_decoder(stored.type)
+            data = decoder.decode(stored.data)
         else:
             raw: Any = _stored_data.decode(stored.data)
             data = typed_data(stored.type, upcast(stored.type, stored.schema_version, raw))
@@ -106,10 +107,11 @@ def decode_event(seq: int, payload: bytes) -> Event:
 
 
 def _data_decoder(event_type: str) -> msgspec.msgpack.Decoder[Any]:
-    decoder = _data_decoders.get(event_type)
-    if decoder is None:
-        decoder = msgspec.msgpack.Decoder(event_class(event_type), ext_hook=_no_extension)
-        _data_decoders[event_type] = decoder
+    """Of a type's data; those of our own types, which are few, are kept."""
+    if is_dotted(event_type):
+        return _stored_data
+    decoder = msgspec.msgpack.Decoder(event_class(event_type), ext_hook=_no_extension)
+    _data_decoders[event_type] = decoder
     return decoder
 
 

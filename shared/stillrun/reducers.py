@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .events import Event, is_dotted
+from .events import Event
 from .folding import effects, premises, runs, values, waits
 from .folding.moves import model_reply
 from .folding.values import patched
@@ -30,13 +30,18 @@ def fold(events: Iterable[Event]) -> State:
     return fold_into(new_state(), events)
 
 
-def fold_into(state: State, events: Iterable[Event]) -> State:
-    """Fold `events` into `state`, which is the caller's own and is changed; answers it."""
-    own: object = None  # a merged value that nobody else has seen yet: it may be changed in place
+def fold_into(state: State, events: Iterable[Event], *, unseen: bool = False) -> State:
+    """Fold `events` into `state`, which is the caller's own and is changed; answers it.
+
+    `unseen`: nobody else holds its value, nor the events that made it, so that it need not be
+    copied before the first change: for a long fold in pieces.
+    """
+    # A merged value that nobody else has seen yet: it may be changed in place.
+    own: object = state.value if unseen else None
     for event in events:
         control = state.control
         control.seq = event.seq
-        if is_dotted(event.type):
+        if "." in event.type:  # `is_dotted`, without a call for each event of a long fold
             if control.reducer == "merge":
                 # A copy for each event would make a long fold quadratic.
                 if isinstance(own, dict) and own is state.value and isinstance(event.data, dict):
@@ -50,7 +55,10 @@ def fold_into(state: State, events: Iterable[Event]) -> State:
             if handler is not None:
                 handler(state, event.data, event)
         control.at_ms = event.at_ms  # after: a fork asks how far its parent had come
-        _after(control, event)
+        if event.type not in _NO_PROGRESS:
+            control.idle_grants = 0
+        if control.lease is not None:
+            _end_lease(control, event)
     return state
 
 
@@ -67,11 +75,9 @@ _NO_PROGRESS = frozenset(
 )
 
 
-def _after(control: Control, event: Event) -> None:
-    if event.type not in _NO_PROGRESS:
-        control.idle_grants = 0
-    # A lease ends by itself once there is nothing its holder could do (DESIGN 5, Leases).
-    if control.lease is not None and event.type != "lease_granted":
+def _end_lease(control: Control, event: Event) -> None:
+    """A lease ends by itself once there is nothing its holder could do (DESIGN 5, Leases)."""
+    if event.type != "lease_granted":
         open_here = any(
             effect.status == "open" and effect.epoch == control.epoch
             for effect in control.effects.values()

@@ -200,8 +200,18 @@ def merge_into(merged: dict[str, object], patch: Mapping[str, object]) -> None:
     for key, item in patch.items():
         if item is None:
             merged.pop(key, None)
+        elif type(item) in _PLAIN or (key not in merged and _is_flat(item)):
+            merged[key] = item
         else:
             merged[key] = merge_patch(merged.get(key), item)
+
+
+_PLAIN = frozenset({str, int, float, bool, bytes, list})
+
+
+def _is_flat(patch: object) -> bool:
+    """Whether a patch is a map that stands for itself where nothing was before: most are."""
+    return type(patch) is dict and _PLAIN.issuperset(map(type, patch.values()))
 
 
 def check_run_id(run: object) -> str:

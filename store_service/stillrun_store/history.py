@@ -26,6 +26,18 @@ __all__ = ["READ_BATCH", "History"]
 CROWDED_BATCH = 100  # events read at once while others want the interpreter, else
 READ_BATCH = 1_000  # events and
 READ_BYTES = 1 << 20  # bytes read at once (one frame more at most): bounds a long fold's memory
+PIECE = 32  # events, but fewer than
+PIECE_BYTES = 16_384  # are decoded and folded between two rests: much less than LONG_S of work
+
+
+def _cut(payloads: list[bytes]) -> Iterator[tuple[int, int]]:
+    """Slices of the payloads: of PIECE of them, or of as many as begin within PIECE_BYTES."""
+    at = size = 0
+    for until, payload in enumerate(payloads, start=1):
+        size += len(payload)
+        if until - at == PIECE or size >= PIECE_BYTES or until == len(payloads):
+            yield at, until
+            at, size = until, 0
 
 
 class History:
@@ -36,14 +48,21 @@ class History:
         self._space = space
         self._turns = turns
 
-    def sized(
+    def events(self, entry: Entry, first_seq: int, last_seq: int, batch: int) -> Iterator[Event]:
+        """Events first..last (inclusive, cut at the head), oldest first; at most `batch` are read
+        at once. CorruptLog, with run and seq; RunDeleted."""
+        work = LongWork(self._turns)
+        for events, _ in self._pieces(entry, first_seq, last_seq, batch):
+            for event in events:
+                work.step()  # at each: what is done with an event may cost more than to read it
+                yield event
+
+    def _pieces(
         self, entry: Entry, first_seq: int, last_seq: int, batch: int
-    ) -> Iterator[tuple[Event, int]]:
-        """Events first..last (inclusive, cut at the head), each with its bytes in the log, oldest
-        first; at most `batch` are read at once. CorruptLog, with run and seq; RunDeleted."""
+    ) -> Iterator[tuple[list[Event], int]]:
+        """The same, a few at once, with their bytes in the log."""
         last_seq = min(last_seq, entry.head_seq)
         seq = first_seq
-        work = LongWork(self._turns)
         while seq <= last_seq:
             at_once = min(batch, CROWDED_BATCH) if self._turns.crowded else batch
             end = min(seq + at_once - 1, last_seq)
@@ -55,14 +74,19 @@ class History:
                 if not isinstance(damaged_seq, int) or not seq < damaged_seq <= end:
                     raise
                 payloads = self._read(entry, seq, damaged_seq - 1)
-            try:
-                for payload in payloads:
-                    work.step()
-                    yield codec.decode_event(seq, payload), len(payload)
-                    seq += 1
-            except Damaged as error:  # its checksum is right, its content is not: name the run too
-                error.facts.setdefault("run", entry.run)
-                raise
+            for at, until in _cut(payloads):
+                piece = payloads[at:until]
+                events: list[Event] = []
+                try:
+                    for payload in piece:
+                        events.append(codec.decode_event(seq, payload))
+                        seq += 1
+                except Damaged as error:  # its checksum is right, not its content: name the run too
+                    error.facts.setdefault("run", entry.run)
+                    if events:
+                        yield events, sum(map(len, piece[: len(events)]))
+                    raise
+                yield events, sum(map(len, piece))
 
     def _read(self, entry: Entry, first_seq: int, last_seq: int) -> list[bytes]:
         with translated(self._engine, self._space, entry):
@@ -76,15 +100,13 @@ class History:
         if base is not None:
             state, ids, after = base.state, base.ids, base.seq
         replayed_bytes = 0
-
-        def passing() -> Iterator[Event]:
-            nonlocal replayed_bytes
-            for event, size in self.sized(entry, after + 1, seq, READ_BATCH):
+        work = LongWork(self._turns)
+        for events, size in self._pieces(entry, after + 1, seq, READ_BATCH):
+            work.step()
+            for event in events:
                 ids.add(event.id)
-                replayed_bytes += size
-                yield event
-
-        fold_into(state, passing())  # at once: what it has merged itself it need not copy
+            replayed_bytes += size
+            fold_into(state, events, unseen=True)  # state and events are ours alone
         return Loaded(
             state=state,
             ids=ids,

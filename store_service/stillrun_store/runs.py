@@ -77,6 +77,7 @@ class Ids:
 
     def __init__(self, digests: bytes = b"") -> None:
         self._digests = bytearray(digests)
+        self._added: list[str] = []  # not digested yet: a fold that is only looked at need not be
         self._seqs: dict[bytes, list[int]] | None = None
 
     @staticmethod
@@ -84,16 +85,22 @@ class Ids:
         return hashlib.blake2b(bytes.fromhex(event_id), digest_size=8).digest()
 
     def __len__(self) -> int:
-        return len(self._digests) // 8
+        return len(self._digests) // 8 + len(self._added)
 
     def add(self, event_id: str) -> None:
-        digest = self.digest(event_id)
-        self._digests += digest
-        if self._seqs is not None:
-            self._seqs.setdefault(digest, []).append(len(self))
+        self._added.append(event_id)
+
+    def _digest_added(self) -> None:
+        for event_id in self._added:
+            digest = self.digest(event_id)
+            self._digests += digest
+            if self._seqs is not None:
+                self._seqs.setdefault(digest, []).append(len(self._digests) // 8)
+        self._added = []
 
     def candidates(self, event_id: str) -> list[int]:
         """The seqs that may carry this id, usually none or one."""
+        self._digest_added()
         if self._seqs is None:  # built on first use: most loads only read
             self._seqs = {}
             for at in range(len(self)):
@@ -102,6 +109,7 @@ class Ids:
         return self._seqs.get(self.digest(event_id), [])
 
     def packed(self) -> bytes:
+        self._digest_added()
         return bytes(self._digests)
 
 

@@ -260,8 +260,7 @@ class Store:
         self, entry: Entry, first_seq: int, last_seq: int, *, batch: int = READ_BATCH
     ) -> Iterator[Event]:
         """Events first..last (inclusive, cut at the head), oldest first; `batch` read at once."""
-        for event, _ in self.history.sized(entry, first_seq, last_seq, batch):
-            yield event
+        return self.history.events(entry, first_seq, last_seq, batch)
 
     def state_at(self, entry: Entry, seq: int) -> Loaded:
         """The state at `seq` (1..head) and what it was made from; no lock, no write."""

@@ -60,8 +60,8 @@ def test_a_defect_met_in_one_run_does_not_stop_the_start(door, monkeypatch, capl
         with_notes(door, run)
     real = history_module.fold_into
 
-    def fold_into(state, events):
-        folded = real(state, events)
+    def fold_into(state, events, **how):
+        folded = real(state, events, **how)
         if folded.control.run == "odd":
             raise KeyError("a defect")
         return folded

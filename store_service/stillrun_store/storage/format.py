@@ -17,6 +17,7 @@ import msgspec
 __all__ = [
     "FORMAT_VERSION",
     "FRAME",
+    "FRAME_SEED",
     "FixedArray",
     "FrameBytes",
     "IndexRecord",
@@ -28,6 +29,7 @@ __all__ = [
     "body_crc",
     "chain_of",
     "decode_body",
+    "decode_events",
     "decode_index",
     "decode_snapshot",
     "directory_name",
@@ -61,8 +63,9 @@ class FixedArray:
         self._write = struct.Struct(f">{len(self.prefix)}s{writing}{len(last)}s")
         self._read = struct.Struct(f">{len(self.prefix)}s{reading}{len(last)}xI")
         self._template: list[Any] = [self.prefix, *(x for m, _ in markers for x in (m, 0)), last]
-        self._covered = self._write.size  # all but the four bytes of the CRC itself
+        self.covered = self._write.size  # all but the four bytes of the CRC itself
         self.size = self._read.size
+        self.unpack_from = self._read.unpack_from  # prefix, values, CRC: nothing is checked
 
     def pack(self, *values: int | bytes) -> bytes:
         fields = self._template.copy()
@@ -75,7 +78,7 @@ class FixedArray:
         if len(buffer) - at < self.size:
             return None
         fields = self._read.unpack_from(buffer, at)
-        if fields[0] != self.prefix or fields[-1] != crc32(buffer[at : at + self._covered]):
+        if fields[0] != self.prefix or fields[-1] != crc32(buffer[at : at + self.covered]):
             return None
         return fields[1:-1]
 
@@ -91,7 +94,7 @@ SNAPSHOT = FixedArray(
 _INDEX = FixedArray(b"\xf6SI1", "u32", "u32")
 assert (FRAME.size, SNAPSHOT.size, _INDEX.size) == (60, 96, 22)  # a change is a new format version
 
-_FRAME_SEED = struct.Struct(">8sQQI")
+FRAME_SEED = struct.Struct(">8sQQI")
 _SNAPSHOT_SEED = struct.Struct(">8sQ")
 
 
@@ -125,7 +128,7 @@ class FrameBytes(NamedTuple):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_events = msgspec.msgpack.Decoder(list[bytes]).decode
+decode_events = msgspec.msgpack.Decoder(list[bytes]).decode
 _decode_first = msgspec.msgpack.Decoder(list[Any]).decode
 _UNREADABLE = (msgspec.MsgspecError, RecursionError)  # a flipped bit may turn text into nesting
 
@@ -134,7 +137,7 @@ def body_crc(
     log_id: bytes, place_offset: int, first_seq: int, crc_before: int, body: bytes | memoryview
 ) -> int:
     """Depends on log, place and the frame before: a moved, doubled, foreign one never verifies."""
-    return crc32(body, crc32(_FRAME_SEED.pack(log_id, place_offset, first_seq, crc_before)))
+    return crc32(body, crc32(FRAME_SEED.pack(log_id, place_offset, first_seq, crc_before)))
 
 
 def chain_of(payloads: Sequence[bytes], chain: int) -> int:
@@ -172,7 +175,7 @@ def decode_body(
     """Origin and events of a body whose CRC was checked. ValueError if it is no such thing."""
     try:
         if not with_origin:
-            return None, _decode_events(body)
+            return None, decode_events(body)
         first, *events = _decode_first(body) or [None]
         return msgspec.convert(first, Origin), msgspec.convert(events, list[bytes])
     except _UNREADABLE as error:

@@ -9,9 +9,11 @@ import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from .bulk import read_frames
 from .errors import DamagedLog, DroppedRun
 from .files import Files
 from .format import IndexRecord, Origin, Place, segment_name
@@ -95,7 +97,9 @@ class RunLog:
         self.suspect = False  # a read met damage: the next start reads everything again
         self.uncut: int | None = None  # a torn tail begins here that could not be cut yet
         self.posts: dict[int, Signposts] = {}  # by first seq of the segment, each complete
-        self.hint: Place | None = None  # of the frame a verified snapshot stands on
+        self.hint: Place | None = (
+            None  # where a read ended, or of the frame a snapshot stands on: verified
+        )
         self.summary: tuple[int, bytes] | None = None
         self.snapshots: dict[int, int] = {}  # seq: bytes of the file
         self.snapshot_lock = threading.Lock()
@@ -175,22 +179,37 @@ class LogReader:
         """Events first_seq..last_seq, or whole frames of them until `max_bytes` are there.
 
         DamagedLog if a place that is needed does not verify."""
+        log.refuse_damage(last_seq)
         events: list[bytes] = []
-        size = 0
-        for frame, payloads in self._frames(log, first_seq, last_seq):
-            start = frame.place.first_seq
-            if start < first_seq or start + frame.events - 1 > last_seq:
-                payloads = payloads[max(0, first_seq - start) : last_seq - start + 1]
-            events += payloads
-            if max_bytes is not None:
-                size += sum(map(len, payloads))
-                if size >= max_bytes:
-                    break
+        left = max_bytes
+        for segment in self._segments(log, first_seq, last_seq):
+            seq = max(first_seq, segment.first_seq)
+            with self._opened(log, segment, seq) as pread:
+                start, end = self._start(log, segment, pread, seq), segment.size_bytes
+                at, size = read_frames(pread, log.log_id, start, end, seq, last_seq, left, events)
+                if at.offset < end:
+                    log.hint = at  # who reads on from here need not hop
+                if left is not None:
+                    left -= size
+                    if left <= 0:
+                        break
+                if at.offset < end and at.first_seq <= last_seq:
+                    # What ended it is told by the walk, frame by frame.
+                    for frame in walk(pread, log.log_id, at, end, bodies_from_seq=seq):
+                        events += _wanted(frame, seq, last_seq)
+                        if frame.after.first_seq > last_seq:
+                            break
         return events
 
     def frame_of(self, log: RunLog, seq: int) -> tuple[Frame, list[bytes]]:
         """The frame that holds the event, with its events."""
-        return next(self._frames(log, seq, seq))
+        log.refuse_damage(seq)
+        [segment] = self._segments(log, seq, seq)
+        with self._opened(log, segment, seq) as pread:
+            start = self._start(log, segment, pread, seq)
+            frames = walk(pread, log.log_id, start, segment.size_bytes, bodies_from_seq=seq)
+            frame = next(frame for frame in frames if frame.after.first_seq > seq)
+            return frame, events_of(frame)
 
     def frame_at(self, log: RunLog, seq: int, place: Place) -> tuple[Frame, list[bytes]] | None:
         """The frame that holds the event if it is at `place`, as a snapshot says; else None."""
@@ -212,45 +231,29 @@ class LogReader:
         finally:
             self._give(log, handle)
 
-    def _frames(
-        self, log: RunLog, first_seq: int, last_seq: int
-    ) -> Iterator[tuple[Frame, list[bytes]]]:
-        log.refuse_damage(last_seq)
+    def _segments(self, log: RunLog, first_seq: int, last_seq: int) -> tuple[Segment, ...]:
+        """Those that hold first_seq..last_seq."""
         segments = log.tip.segments
-        at = bisect_right(segments, first_seq, key=lambda s: s.first_seq) - 1
-        for segment in segments[at:]:
-            if segment.first_seq > last_seq:
-                return
-            yield from self._segment_frames(log, segment, first_seq, last_seq)
+        first = bisect_right(segments, first_seq, key=lambda s: s.first_seq) - 1
+        behind = bisect_right(segments, last_seq, key=lambda s: s.first_seq)
+        return segments[first:behind]
 
-    def _segment_frames(
-        self, log: RunLog, segment: Segment, first_seq: int, last_seq: int
-    ) -> Iterator[tuple[Frame, list[bytes]]]:
-        expected = max(first_seq, segment.first_seq)
+    @contextmanager
+    def _opened(self, log: RunLog, segment: Segment, seq: int) -> Iterator[Pread]:
+        """Around the reading of `seq` and what follows: what fails there becomes DamagedLog."""
         try:
             handle = self._handles.take(log.path_of(segment.first_seq))
         except FileNotFoundError as error:
             log.refuse_dropped()
             raise self.damaged(log, segment.first_seq, "a segment is missing") from error
         except OSError as error:
-            raise DamagedLog(log.run, expected, f"cannot be read: {error}") from error
+            raise DamagedLog(log.run, seq, f"cannot be read: {error}") from error
         try:
-            pread = self._pread(handle.fd)
-            start = self._start(log, segment, pread, expected)
-            for frame in walk(
-                pread, log.log_id, start, segment.size_bytes, bodies_from_seq=expected
-            ):
-                after = frame.place.first_seq + frame.events
-                if after <= first_seq or frame.events == 0:
-                    continue
-                yield frame, events_of(frame)
-                expected = after
-                if after > last_seq:
-                    return
+            yield self._pread(handle.fd)
         except BadFrame as bad:
             raise self.damaged(log, bad.seq, f"offset {bad.offset}: {bad.detail}") from bad
         except OSError as error:  # a bad sector: maybe not for ever, so the run is not marked
-            raise DamagedLog(log.run, expected, f"cannot be read: {error}") from error
+            raise DamagedLog(log.run, seq, f"cannot be read: {error}") from error
         finally:
             self._give(log, handle)
 
@@ -261,14 +264,15 @@ class LogReader:
             near = posts.before(seq) if posts else None
             return max(hint, near) if near else hint
         if posts is None:
+            if seq == segment.first_seq:  # a fold from there on needs none
+                return _first_place(pread, segment)
             posts = self._walk_posts(log, segment, pread, seq)
         found = posts.before(seq)
         assert found is not None  # the first frame is always signposted
         return found
 
     def _walk_posts(self, log: RunLog, segment: Segment, pread: Pread, seq: int) -> Signposts:
-        _, origin = identify(pread, segment.first_seq, segment.size_bytes)
-        start = Place(segment.first_seq, 0, origin.previous_crc, origin.previous_chain)
+        start = _first_place(pread, segment)
         posts = Signposts()
         far = segment.first_seq + (1 << 40)  # hop over all bodies
         try:
@@ -313,3 +317,17 @@ class LogReader:
         log.suspect = True
         self._on_damage(log)
         return DamagedLog(log.run, log.damage.seq, log.damage.detail)
+
+
+def _first_place(pread: Pread, segment: Segment) -> Place:
+    """Of the segment's first frame, as that says itself."""
+    _, origin = identify(pread, segment.first_seq, segment.size_bytes)
+    return Place(segment.first_seq, 0, origin.previous_crc, origin.previous_chain)
+
+
+def _wanted(frame: Frame, first_seq: int, last_seq: int) -> list[bytes]:
+    """Those of the frame's events; a walk hops over the bodies that hold none."""
+    if frame.body is None or frame.events == 0:
+        return []
+    start = frame.place.first_seq
+    return events_of(frame)[max(0, first_seq - start) : last_seq - start + 1]

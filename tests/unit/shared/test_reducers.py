@@ -16,7 +16,7 @@ from stillrun.events import EVENT_TYPES, PatchStep
 from stillrun.reducers import _HANDLERS, apply, fold, fold_into, patched
 from stillrun.state import from_view, new_state, view
 from stillrun.status import status
-from stillrun.values import from_rfc3339, same
+from stillrun.values import from_rfc3339, merge_patch, same
 from unit.shared import anything
 from unit.shared.runs import (
     T0_MS,
@@ -735,3 +735,18 @@ def test_merging_in_place_changes_neither_the_events_nor_a_picture_taken_before(
         assert picture == shown
         assert state.value == {"k": {"x": 1, "y": 2}, "z": 3}
     assert events == untouched
+
+
+@given(anything.histories("merge"))
+def test_a_fold_in_pieces_that_nobody_saw_comes_to_the_same(history):
+    state = new_state()
+    for event in copy.deepcopy(history):
+        fold_into(state, [event], unseen=True)
+    assert pixels(state) == pixels(fold(history))
+
+
+def test_a_patch_over_nothing_is_merged_without_its_nulls():
+    for patch in ({"a": None}, {"a": {"b": None}}, {"a": {"b": {"c": None}, "d": 1}}):
+        merged = merge_patch({"k": 1}, {"n": patch})
+        assert merged == {"k": 1, "n": merge_patch(None, patch)}
+        assert "None" not in repr(merged)

@@ -127,13 +127,13 @@ def test_a_reader_that_opened_a_segment_just_before_does_not_keep_it(tmp_path):
     """It may put its open file into the cache after the drop has emptied it."""
     engine = with_run(tmp_path)
     log = engine._logs["run"]
-    frames = engine._reader._frames(log, 1, 6)
-    next(frames)
+    reading = engine._reader._opened(log, log.tip.segments[0], 1)
+    reading.__enter__()
     engine.drop("run", GONE)
     path = log.path_of(1)
     engine._handles.keep(path, engine._files.open_read(grave(tmp_path)))
     engine._handles.give(engine._handles._open[path])
-    frames.close()
+    reading.__exit__(None, None, None)
     assert path not in engine._handles._open
     engine.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from contract.door import Door, note
+from stillrun_store import history
 from stillrun_store.routes.limits import Waiting
 from stillrun_store.turns import LONG_S, SHORTEST_TURN_S, LongWork, Turns
 
@@ -82,3 +83,26 @@ def test_each_event_of_a_read_is_a_step_of_long_work(tmp_path, monkeypatch):
     assert len(list(door.store.events(door.store.entry("r"), 1, 41))) == 41
     door.close()
     assert len(steps) == 41
+
+
+def test_a_fold_rests_between_pieces_of_little_work(tmp_path, monkeypatch):
+    pieces = []
+    folded = history.fold_into
+
+    def folding(state, events, **how):
+        pieces.append([len(event.data["text"]) for event in events if "." in event.type])
+        return folded(state, events, **how)
+
+    steps = []
+    door = Door(tmp_path / "data")
+    door.outsider()
+    small = [{**note(), "data": {"text": "x"}} for _ in range(100)]
+    large = [{**note(), "data": {"text": "x" * 10_000}} for _ in range(10)]
+    door.append("r", *small, *large)
+    monkeypatch.setattr(history, "fold_into", folding)
+    monkeypatch.setattr("stillrun_store.history.LongWork.step", lambda self: steps.append(1))
+    door.store.history.fold(door.store.entry("r"), 111)
+    door.close()
+    assert len(steps) == len(pieces) and sum(map(len, pieces)) == 110
+    assert max(map(len, pieces)) == history.PIECE
+    assert all(sum(sizes[:-1]) < history.PIECE_BYTES for sizes in pieces)
