@@ -11,7 +11,8 @@ Always: plain types only, no extension types, no fallback codec; a body decodes 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -29,6 +30,7 @@ __all__ = [
     "decode_msgpack",
     "decode_state",
     "decode_trusted",
+    "decode_typed",
     "encode_event",
     "encode_json",
     "encode_msgpack",
@@ -40,6 +42,8 @@ __all__ = [
 ]
 
 MSGPACK = "application/vnd.msgpack"
+
+T = TypeVar("T")
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder()
@@ -204,6 +208,19 @@ def decode_trusted(body: bytes) -> Any:
         return _decoder.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
         raise MalformedBody(f"not msgpack: {error}") from None
+
+
+def decode_typed(kind: type[T]) -> Callable[[bytes], T]:
+    """What decodes msgpack of our own services straight to this struct; raises MalformedBody."""
+    decode = msgspec.msgpack.Decoder(kind).decode
+
+    def decoded(body: bytes) -> T:
+        try:
+            return decode(body)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise MalformedBody(f"not a {kind.__name__}: {error}") from None
+
+    return decoded
 
 
 def encode_json(value: object, *, compact: bool = False) -> bytes:

@@ -44,7 +44,7 @@ from .offered import Offered
 from .runs import SUMMARY_VERSION, Entry, Ids, Loaded, Summary, Tail, summarize
 from .snapshotting import Snapshots
 from .space import Space
-from .storage import Engine, Sizes
+from .storage import Engine, Sizes, uncollected
 from .storage import errors as disk
 from .storage_models import DEFAULT_MODEL, Policy
 from .tally import Tally
@@ -90,7 +90,8 @@ class Store:
         self.snapshots = Snapshots(engine, Policy(storage_model, snapshot_every))
         self.space = Space(engine, self.now_ms, time.monotonic)
         self.history = History(engine, self.space, self.turns)
-        self._recover()
+        with uncollected():
+            self._recover()
 
     # --- start and stop
 
@@ -504,10 +505,13 @@ def _cancel_can_end(control: Control) -> bool:
     )
 
 
+_decode_summary = codec.decode_typed(Summary)
+
+
 def _known_summary(packed: bytes | None) -> Summary | None:
     """What the index knows of a run; None if nothing, or nothing that this code has written."""
     try:
-        summary: Summary = codec.convert(codec.decode_msgpack(packed or b""), Summary)
+        summary = _decode_summary(packed or b"")
     except StillrunError:
         return None
     return summary if summary.version == SUMMARY_VERSION else None

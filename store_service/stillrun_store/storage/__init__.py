@@ -3,6 +3,7 @@
 The files are drawn in FORMAT.md. All file calls are in `files`, all bytes in `format`."""
 
 from .checking import BLOB_FOLDERS, Extent, Fault, FileChecks
+from .collecting import uncollected
 from .engine import Engine
 from .errors import (
     BadBackup,
@@ -60,4 +61,5 @@ __all__ = [
     "TornTail",
     "UnsupportedFormat",
     "VolumeSpace",
+    "uncollected",
 ]

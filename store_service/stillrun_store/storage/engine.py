@@ -14,6 +14,7 @@ from typing import Any
 
 from .blobs import Blobs
 from .checking import Checks
+from .collecting import uncollected
 from .datadir import DataDir
 from .durable import FailStop
 from .errors import DamagedLog, DataDirUnusable, DiskFull, DroppedRun, NoSuchRun, RunExists
@@ -91,7 +92,8 @@ class Engine:
             recovery = Recovery(
                 files, self._dir.runs, self._reader, self._snapshots, tails, self._graves
             )
-            recovery.run(self._index.load())
+            with uncollected():
+                recovery.run(self._index.load())
             recovery.report.unknown += self._dir.unknown()
         except OSError as error:
             self._dir.close()

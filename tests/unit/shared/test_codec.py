@@ -359,3 +359,11 @@ def test_a_reply_with_calls_survives_the_disk():
     run = Run().lease().start("e1").add(reply("e1", "hi", "book"))
     back = codec.decode_event(4, codec.encode_event(run.events[3]))
     assert back.data.result == {"content": "hi", "calls": [{"name": "book", "args": {"n": 1}}]}
+
+
+def test_what_is_decoded_to_a_struct_is_that_struct_or_refused():
+    decode = codec.decode_typed(ev.Usage)
+    assert decode(codec.encode_msgpack({"input_tokens": 3})) == ev.Usage(input_tokens=3)
+    for wrong in (b"", b"\xc1", b"\x80\x80", codec.encode_msgpack({"input_tokens": "3"})):
+        with pytest.raises(MalformedBody):
+            decode(wrong)
