@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import signal
@@ -426,6 +427,19 @@ def test_a_chunked_body_is_taken_whole_and_counted(store):
     except requests.ConnectionError:
         pass  # refused while it was still sending
     assert append(store, 2).json()["first_seq"] == 3
+
+
+def test_a_long_body_that_comes_in_pieces_is_taken_whole(store):
+    """A read answers what has arrived by then, if nobody waits for the rest."""
+    new_run(store)
+    body = json.dumps({"events": [{"type": "x.note", "data": "x" * 700_000}]}).encode()
+    head = b"POST /runs/r/events HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", store.port), TIMEOUT_S) as client:
+        client.sendall(head % len(body) + body[:10])
+        # Answered after the store has had the first piece, on another connection.
+        assert append(store, 1).json()["first_seq"] == 2
+        client.sendall(body[10:])
+        assert client.recv(1 << 16).startswith(b"HTTP/1.1 201")
 
 
 def test_a_declared_length_over_the_limit_is_refused_without_waiting_for_it(store):

@@ -95,19 +95,29 @@ def raw_body(environ: Environ, uploads: Uploads) -> bytes:
     """The body's bytes, counted as they arrive: chunked ones too."""
     if environ.get("HTTP_CONTENT_ENCODING", "identity") != "identity":
         raise UnsupportedMediaType("compressed bodies are not taken")
-    length = get_content_length(
-        environ.get("CONTENT_LENGTH"), environ.get("HTTP_TRANSFER_ENCODING")
-    )
+    length = _length(environ.get("CONTENT_LENGTH"), environ.get("HTTP_TRANSFER_ENCODING"))
     if (length or 0) > MAX_BODY_BYTES:
         raise TooLarge(f"a body has at most {MAX_BODY_BYTES} bytes", limit=MAX_BODY_BYTES)
     with uploads.place(length):
-        data: bytes = get_input_stream(environ).read(MAX_BODY_BYTES + 1)
+        data = _read(environ, length)
     if len(data) > MAX_BODY_BYTES:
         raise TooLarge(f"a body has at most {MAX_BODY_BYTES} bytes", limit=MAX_BODY_BYTES)
     # granian hands out what came before a client vanished as if it were the whole body.
     if length is not None and len(data) < length:
         raise MalformedBody(f"it ends after {len(data)} of {length} bytes")
     return data
+
+
+_length = lru_cache(REMEMBERED)(get_content_length)
+
+
+def _read(environ: Environ, length: int | None) -> bytes:
+    """Up to `length` bytes, or one more than a body may have where nobody knows its length."""
+    if length is not None:
+        # werkzeug's stream takes a buffer of all that is asked for, whatever there is to read.
+        data: bytes = environ["wsgi.input"].read(length) if length else b""
+        return data
+    return get_input_stream(environ).read(MAX_BODY_BYTES + 1)
 
 
 @lru_cache(REMEMBERED)
