@@ -18,7 +18,7 @@ from . import snapshots
 from .border import translated
 from .runs import Entry, Ids, Loaded
 from .space import Space
-from .storage import Engine, uncollected
+from .storage import Engine
 from .turns import LongWork, Turns
 
 __all__ = ["READ_BATCH", "History"]
@@ -94,12 +94,6 @@ class History:
 
     def fold(self, entry: Entry, seq: int) -> Loaded:
         """Newest usable snapshot at or below `seq`, and the events after it (I3)."""
-        # Thousands of parts of a state look like garbage to come: the collector would go over all
-        # states in memory, for tens of milliseconds in which no other request gets on.
-        with uncollected():
-            return self._fold(entry, seq)
-
-    def _fold(self, entry: Entry, seq: int) -> Loaded:
         with translated(self._engine, self._space, entry):
             base = snapshots.read(self._engine, entry.run, seq)
         state, ids, after = new_state(), Ids(), 0

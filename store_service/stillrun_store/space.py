@@ -32,6 +32,8 @@ LOW_SHARE = 20
 MAX_LOW_BYTES = 1 << 30
 MAX_LOW_FILES = 10_000
 
+NAMES_OF_A_RUN = 3  # folder, log, and a snapshot that is being written
+
 EPISODE_S = 60.0  # refusals no further apart are one trouble: told once, counted together
 
 Level = Literal["ok", "low", "full"]
@@ -80,7 +82,7 @@ class Space:
         self._known_until = float("-inf")
         self.look()
         lacking, detail = error.lacking, str(error)
-        if lacking == "space" and self.volume.free_files == 0:
+        if lacking == "space" and _names_are_used_up(self.volume):
             lacking = "inodes"
             detail += "; there is space left, but the volume holds no more files: delete some"
         self._count(lacking)
@@ -142,6 +144,14 @@ class Space:
             self.refused_total += 1
         if is_new:
             _log.warning("appends are refused, for lack of %s; /readyz counts them", lacking)
+
+
+def _names_are_used_up(volume: VolumeSpace) -> bool:
+    """A start that found no second name has given its first one back, and another may have just
+    gone: with room left, a handful of names is as good as none."""
+    if volume.free_files is None or volume.free_bytes < low_bytes(volume):
+        return volume.free_files == 0
+    return volume.free_files <= NAMES_OF_A_RUN
 
 
 def low_bytes(volume: VolumeSpace) -> int:

@@ -13,6 +13,7 @@ import pytest
 from contract.door import good, note, refused
 from stillrun_store import space
 from stillrun_store.storage import OsFiles
+from stillrun_store.storage.errors import DiskFull
 
 GIB = 1 << 30
 LARGE = 1 << 40
@@ -78,6 +79,18 @@ def test_readiness_says_that_inodes_are_low(door, volume, files, free_files, lev
     found = disk(door)
     assert found["level"] == level
     assert found["free_files"] == (free_files if files else None)
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "free_files", "lacking"),
+    [(LARGE, 0, "inodes"), (LARGE, 3, "inodes"), (LARGE, 4, "space"), (1 << 21, 3, "space")],
+)
+def test_a_lack_of_inodes_is_told_although_the_start_that_met_it_gave_one_back(
+    door, volume, free_bytes, free_files, lacking
+):
+    volume(LARGE, free_bytes, 100_000, free_files)
+    told = door.store.space.refused(DiskFull("No space left on device"))
+    assert told.facts["lacking"] == lacking
 
 
 def test_readiness_tells_since_when_appends_are_refused_and_how_many_were(door, volume):

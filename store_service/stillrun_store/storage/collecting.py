@@ -1,4 +1,4 @@
-"""The garbage collector's part in starts and folds: none.
+"""The garbage collector's part in a start: none.
 
 Always: it is on again afterwards if it was on before, whatever happened.
 """
@@ -15,10 +15,7 @@ __all__ = ["uncollected"]
 @contextmanager
 def uncollected() -> Iterator[None]:
     """Around the making of many objects that all stay: else each of them is visited again and
-    again for garbage that is not there, for a quarter of the time of a start over 10,000 runs.
-
-    For all threads; whoever turned it off turns it on, so that it is on when nobody is inside.
-    """
+    again for garbage that is not there."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import gc
-
 import pytest
 
 from contract.door import Door, note
-from stillrun.errors import CorruptLog
 from stillrun_store import history
 from stillrun_store.routes.limits import Waiting
 from stillrun_store.turns import LONG_S, SHORTEST_TURN_S, LongWork, Turns
@@ -110,21 +107,3 @@ def test_a_fold_rests_between_pieces_of_little_work(tmp_path, monkeypatch):
     assert len(steps) == len(pieces) and sum(map(len, pieces)) == 110
     assert max(map(len, pieces)) == history.PIECE
     assert all(sum(sizes[:-1]) < history.PIECE_BYTES for sizes in pieces)
-
-
-def test_the_collector_rests_while_a_state_is_made_and_is_on_again_after_damage(
-    tmp_path, monkeypatch
-):
-    door = Door(tmp_path / "data")
-    door.outsider()
-    seen = []
-
-    def failing(state, events, **how):
-        seen.append(gc.isenabled())
-        raise CorruptLog("a fold that fails")
-
-    monkeypatch.setattr(history, "fold_into", failing)
-    with pytest.raises(CorruptLog):
-        door.store.history.fold(door.store.entry("r"), 1)
-    door.close()
-    assert seen == [False] and gc.isenabled()
