@@ -36,14 +36,16 @@ class Load:
 
     Runs of `sent` go on; first the batch without an answer is sent again."""
 
-    def __init__(self, url: str, dice: random.Random, sent: list[Sent]) -> None:
+    def __init__(
+        self, url: str, dice: random.Random, sent: list[Sent], writers: int = WRITERS
+    ) -> None:
         self.url = url
         self.sent = sent
         self.acks = 0
         self.failures: list[Exception] = []
         self._changed = threading.Condition()
         self._end = False
-        own = [sent[at::WRITERS][-2:] for at in range(WRITERS)]
+        own = [sent[at::writers][-2:] for at in range(writers)]
         self._writers = [
             threading.Thread(target=self._write, args=(random.Random(dice.random()), runs))
             for runs in own

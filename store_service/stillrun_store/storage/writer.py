@@ -169,6 +169,8 @@ class LogWriter:
             how(fd)
         except OSError as error:
             raise self._fail_stop.stop(f"{how.__name__} of {path}", error) from error
+        # A device tells a failed write to one sync; another's may call its own a success after it.
+        self._fail_stop.check()
 
     def _cut_tail(self, log: RunLog, at: int) -> None:
         """The torn tail that the volume would not let go. DiskFull if it still does not."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from stillrun_store.storage import DiskFull, Engine, OutcomeUnknown
+from stillrun_store.storage import DiskFull, Engine, OsFiles, OutcomeUnknown
 from unit.storage.faults import (
     LEFTOVERS,
     Crash,
@@ -20,7 +20,7 @@ from unit.storage.faults import (
     mixed,
     short_at,
 )
-from unit.storage.logs import NEVER_S, payload, segment
+from unit.storage.logs import LOG_ID, NEVER_S, payload, segment
 from unit.storage.story import SEGMENT_BYTES, Story
 
 
@@ -268,3 +268,25 @@ def test_a_full_disk_whose_undo_fails_too_ends_all_writing(tmp_path):
     assert again.read("run", 1, 1) == [payload(1)]
     assert len(again.recovery.torn_tails) == 1
     again.close()
+
+
+def test_a_sync_that_succeeds_after_another_has_failed_acknowledges_nothing(tmp_path):
+    """The device told the failed write to the other one: this success may be worth nothing."""
+
+    class Failing(OsFiles):
+        during_sync = []  # noqa: RUF012 - of this test alone
+
+        def fdatasync(self, fd):
+            super().fdatasync(fd)
+            while self.during_sync:
+                self.during_sync.pop()()
+
+    files = Failing()
+    engine = Engine.open(tmp_path / "data", files=files)
+    engine.create("r", LOG_ID, [b"first"])
+    failure = OSError(5, "Input/output error")
+    files.during_sync.append(lambda: engine._fail_stop.stop("fdatasync of another run", failure))
+    with pytest.raises(OutcomeUnknown):
+        engine.append("r", [b"second"])
+    assert engine.info("r").head_seq == 1
+    engine.close()
