@@ -367,7 +367,7 @@ def test_news_that_are_read_with_lost_replies_are_read_all_the_same(times, stack
         outcomes.append(stack.outcome(run))
         assert stack.log(run)[-1].type == "run_succeeded"
     assert outcomes[0] == outcomes[1]
-    assert len(lost_of(stack, reads)) >= 2 * times
+    assert len(lost_of(stack, reads)) >= times  # a worker that hears of both at once reads once
 
 
 def test_a_lost_release_leaves_the_run_free_and_the_exit_clean(stack, twin):
