@@ -96,15 +96,12 @@ class Blobs:
             raise refused(path, error) from error
         try:
             self._files.touch(fd)
-            self._files.fsync(fd)
+            self._fail_stop.sync(self._files.fsync, fd, path)
         except OSError as error:
-            raise self._fail_stop.stop(f"fsync of {path}", error) from error
+            raise self._fail_stop.stop(f"touch of {path}", error) from error
         finally:
             self._files.close(fd)
 
     def _sync_dirs(self, path: Path) -> None:
-        try:
-            self._files.fsync_dir(path.parent)
-            self._files.fsync_dir(self._directory)
-        except OSError as error:
-            raise self._fail_stop.stop(f"fsync of {path.parent}", error) from error
+        for directory in (path.parent, self._directory):
+            self._fail_stop.sync(self._files.fsync_dir, directory, directory)

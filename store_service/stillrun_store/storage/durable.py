@@ -10,11 +10,14 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from .errors import DataDirUnusable, DiskFull, NoDescriptor, OutcomeUnknown, StorageError
 from .files import NO_DESCRIPTOR, Files
 
 __all__ = ["FULL", "FailStop", "refused", "replace_file", "write_all"]
+
+T = TypeVar("T")
 
 FULL = {  # by errno, what the volume lacks
     errno.ENOSPC: "space",
@@ -44,6 +47,15 @@ class FailStop:
     def check(self) -> None:
         if self.cause is not None:
             raise OutcomeUnknown(f"the disk failed before: {self.cause}") from self.cause
+
+    def sync(self, how: Callable[[T], None], what: T, path: Path) -> None:
+        """`how(what)` makes something of `path` durable; OutcomeUnknown if this fails, or if any
+        sync has: a device tells a failed write to one, and another may call its own a success."""
+        try:
+            how(what)
+        except OSError as error:
+            raise self.stop(f"{how.__name__} of {path}", error) from error
+        self.check()
 
     def stop(self, what: str, cause: BaseException) -> OutcomeUnknown:
         """Refuse writes from now on, tell the owner (once); the error to raise."""
@@ -85,13 +97,13 @@ def replace_file(files: Files, fail_stop: FailStop, path: Path, temp: Path, *par
         for part in parts:
             write_all(files, fd, part, offset)
             offset += len(part)
-        files.fsync(fd)
+        fail_stop.sync(files.fsync, fd, temp)
     except DiskFull:
         with suppress(OSError):
             files.unlink(temp)  # its space may be what the next append needs
         raise
     except OSError as error:
-        raise fail_stop.stop(f"write or fsync of {temp}", error) from error
+        raise fail_stop.stop(f"write to {temp}", error) from error
     finally:
         files.close(fd)
     try:
@@ -102,8 +114,5 @@ def replace_file(files: Files, fail_stop: FailStop, path: Path, temp: Path, *par
                 files.unlink(temp)
             raise DiskFull(f"{path}: {error}", FULL[error.errno]) from error
         raise fail_stop.stop(f"rename of {temp}", error) from error
-    try:
-        # Without this a power cut can bring the old file back (seen on ext4, XFS and btrfs).
-        files.fsync_dir(path.parent)
-    except OSError as error:
-        raise fail_stop.stop(f"fsync of {path.parent}", error) from error
+    # Without this a power cut can bring the old file back (seen on ext4, XFS and btrfs).
+    fail_stop.sync(files.fsync_dir, path.parent, path.parent)

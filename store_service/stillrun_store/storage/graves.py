@@ -157,17 +157,14 @@ class Graves:
             raise refused(path, error) from error
         try:
             write_all(files, fd, tombstone, 0)
-            files.fsync(fd)
+            self._fail_stop.sync(files.fsync, fd, path)
         except OSError as error:
-            raise self._fail_stop.stop(f"write or fsync of {path}", error) from error
+            raise self._fail_stop.stop(f"write to {path}", error) from error
         finally:
             files.close(fd)
 
     def _sync_runs(self) -> None:
-        try:
-            self._files.fsync_dir(self._runs_dir)
-        except OSError as error:
-            raise self._fail_stop.stop(f"fsync of {self._runs_dir}", error) from error
+        self._fail_stop.sync(self._files.fsync_dir, self._runs_dir, self._runs_dir)
 
     def _grave(self, name: str) -> Path:
         return self._runs_dir / f"{name}.deleted"

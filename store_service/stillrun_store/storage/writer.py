@@ -117,7 +117,7 @@ class LogWriter:
             log.sealed = False
             self._write_at(log, handle.fd, path, encode_seal(log.log_id, place), place.offset)
             if sync:
-                self._sync(self._files.fdatasync, handle.fd, path)
+                self._fail_stop.sync(self._files.fdatasync, handle.fd, path)
             log.sealed = True
         finally:
             self._handles.give(handle)
@@ -128,7 +128,7 @@ class LogWriter:
         try:
             log.sealed = False  # the frame overwrites the seal
             self._write_at(log, handle.fd, path, data, place.offset)
-            self._sync(self._files.fdatasync, handle.fd, path)
+            self._fail_stop.sync(self._files.fdatasync, handle.fd, path)
         finally:
             self._handles.give(handle)
 
@@ -162,15 +162,7 @@ class LogWriter:
                 raise self._fail_stop.stop(f"cut of {path}", error) from error
             log.uncut = offset
             return
-        self._sync(self._files.fsync, fd, path)
-
-    def _sync(self, how: Callable[[int], None], fd: int, path: Path) -> None:
-        try:
-            how(fd)
-        except OSError as error:
-            raise self._fail_stop.stop(f"{how.__name__} of {path}", error) from error
-        # A device tells a failed write to one sync; another's may call its own a success after it.
-        self._fail_stop.check()
+        self._fail_stop.sync(self._files.fsync, fd, path)
 
     def _cut_tail(self, log: RunLog, at: int) -> None:
         """The torn tail that the volume would not let go. DiskFull if it still does not."""
@@ -211,17 +203,14 @@ class LogWriter:
                 raise
             except OSError as error:
                 raise self._fail_stop.stop(f"write to {path}", error) from error
-            self._sync(files.fsync, fd, path)
+            self._fail_stop.sync(files.fsync, fd, path)
         finally:
             self._handles.give(handle)
         # The directory entry is data too: without this a crash can forget the whole segment.
         self._sync_dir(path.parent)
 
     def _sync_dir(self, path: Path) -> None:
-        try:
-            self._files.fsync_dir(path)
-        except OSError as error:
-            raise self._fail_stop.stop(f"fsync of {path}", error) from error
+        self._fail_stop.sync(self._files.fsync_dir, path, path)
 
     def _undo(self, what: str, action: Callable[[], None]) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import shutil
 from contextlib import suppress
 
@@ -270,23 +271,45 @@ def test_a_full_disk_whose_undo_fails_too_ends_all_writing(tmp_path):
     again.close()
 
 
-def test_a_sync_that_succeeds_after_another_has_failed_acknowledges_nothing(tmp_path):
+DIGEST = hashlib.sha256(b"large").hexdigest()
+WRITES = {
+    "append": lambda engine: engine.append("r", [b"second"]),
+    "roll": lambda engine: engine.append("r", [b"x" * SEGMENT_BYTES]),
+    "create": lambda engine: engine.create("s", LOG_ID, [b"first"]),
+    "snapshot": lambda engine: engine.put_snapshot("r", 1, b"state"),
+    "blob": lambda engine: engine.put_blob(DIGEST, b"large"),
+    "known blob": lambda engine: engine.put_blob(hashlib.sha256(b"b").hexdigest(), b"b"),
+    "deletion": lambda engine: engine.drop("r", b"gone"),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_sync_that_succeeds_after_another_has_failed_acknowledges_nothing(tmp_path, write):
     """The device told the failed write to the other one: this success may be worth nothing."""
 
     class Failing(OsFiles):
         during_sync = []  # noqa: RUF012 - of this test alone
 
-        def fdatasync(self, fd):
-            super().fdatasync(fd)
+        def _synced(self):
             while self.during_sync:
                 self.during_sync.pop()()
 
+        def fdatasync(self, fd):
+            super().fdatasync(fd)
+            self._synced()
+
+        def fsync(self, fd):
+            super().fsync(fd)
+            self._synced()
+
     files = Failing()
-    engine = Engine.open(tmp_path / "data", files=files)
+    engine = Engine.open(tmp_path / "data", files=files, max_segment_bytes=SEGMENT_BYTES)
     engine.create("r", LOG_ID, [b"first"])
+    engine.put_blob(hashlib.sha256(b"b").hexdigest(), b"b")
     failure = OSError(5, "Input/output error")
     files.during_sync.append(lambda: engine._fail_stop.stop("fdatasync of another run", failure))
     with pytest.raises(OutcomeUnknown):
-        engine.append("r", [b"second"])
-    assert engine.info("r").head_seq == 1
+        WRITES[write](engine)
+    assert files.during_sync == []
+    assert engine.info("s") is None and engine.info("r").head_seq == 1
     engine.close()
