@@ -6,17 +6,15 @@ it is ignored wherever it is met, and so here.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from stillrun import codec
 from stillrun.errors import StillrunError
 from stillrun.reducers import fold_into
-from stillrun.schema import SCHEMA_VERSION
 from stillrun.state import new_state
 from stillrun.values import same
 
+from . import snapshots
 from .runs import Ids
 
 __all__ = ["Refold"]
@@ -37,12 +35,11 @@ class Refold:
     def expect(self, seq: int, body: bytes) -> str | None:
         """A snapshot of this seq, to be compared when the fold has come there; or what is wrong."""
         try:
-            fields: Any = codec.decode_trusted(body)
-            if fields["schema_version"] != SCHEMA_VERSION:
-                return None
-            state, ids = fields["state"], fields["ids"]
-            if hashlib.blake2b(state, digest_size=16).digest() != fields["digest"]:
-                return "the digest of its state differs"
+            state, ids = snapshots.parts(body)
+        except snapshots.OtherSchema:
+            return None
+        except ValueError as error:
+            return str(error)
         except (StillrunError, TypeError, LookupError) as error:
             return f"it cannot be read: {error}"
         self._held_bytes += len(state) + len(ids)

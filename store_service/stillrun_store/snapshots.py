@@ -18,7 +18,7 @@ from stillrun.state import State
 from .runs import Ids
 from .storage import Engine
 
-__all__ = ["Base", "packed", "read"]
+__all__ = ["Base", "OtherSchema", "packed", "parts", "read"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,12 @@ class Base:
     bytes: int
 
 
-class _Older(ValueError):
-    """A snapshot of an earlier schema version."""
+class OtherSchema(ValueError):
+    """A snapshot of another schema version: no fault, and of no use."""
+
+    def __init__(self, version: Any) -> None:
+        super().__init__(f"schema version {version}")
+        self.is_older = isinstance(version, int) and version < SCHEMA_VERSION
 
 
 def read(engine: Engine, run: str, at_most_seq: int) -> Base | None:
@@ -49,10 +53,12 @@ def read(engine: Engine, run: str, at_most_seq: int) -> Base | None:
                 size = next((i.bytes for i in engine.snapshots(run) if i.seq == seq), len(body))
                 return Base(state, ids, seq, size)
             wrong = "it does not fit its seq"
-        except _Older as error:
-            # Those before it are no newer: there may be thousands, each to be read for nothing.
-            engine.ignore_snapshot(run, seq, str(error))
-            return None
+        except OtherSchema as error:
+            wrong = str(error)
+            if error.is_older:
+                # Those before it are no newer: there may be thousands, each to be read for nothing.
+                engine.ignore_snapshot(run, seq, wrong)
+                return None
         except (StillrunError, TypeError, ValueError, LookupError) as error:
             wrong = str(error)
         engine.ignore_snapshot(run, seq, wrong)
@@ -74,12 +80,19 @@ def packed(state: State, ids: bytes) -> bytes:
     )
 
 
-def _unpacked(body: bytes) -> tuple[State, Ids]:
+def parts(body: bytes) -> tuple[bytes, bytes]:
+    """State and ids of a snapshot, packed; OtherSchema, ValueError, TypeError, LookupError or a
+    StillrunError if it holds none that this code has written."""
     fields: Any = codec.decode_trusted(body)
-    version = fields["schema_version"]
-    if version != SCHEMA_VERSION:
-        raise (_Older if version < SCHEMA_VERSION else ValueError)(f"schema version {version}")
-    encoded = fields["state"]
+    if fields["schema_version"] != SCHEMA_VERSION:
+        raise OtherSchema(fields["schema_version"])
+    encoded: bytes = fields["state"]
+    ids: bytes = fields["ids"]
     if hashlib.blake2b(encoded, digest_size=16).digest() != fields["digest"]:
-        raise ValueError("the digest of the state differs")
-    return codec.decode_state(encoded), Ids(fields["ids"])
+        raise ValueError("the digest of its state differs")
+    return encoded, ids
+
+
+def _unpacked(body: bytes) -> tuple[State, Ids]:
+    encoded, ids = parts(body)
+    return codec.decode_state(encoded), Ids(ids)

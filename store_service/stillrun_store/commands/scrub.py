@@ -56,18 +56,18 @@ def _faults(files: PacedFiles, data_dir: Path, sums: dict[str, int]) -> Iterator
             yield Fault("store", item.file, item.facts["detail"])
             if item.file == "FORMAT" and files.exists(data_dir / "FORMAT"):
                 return  # of another version: what is in it is not ours to judge
+    checks = FileChecks(files, data_dir)
     if files.exists(data_dir / "runs"):
         recovery = look(files, data_dir / "runs", index_of(files, data_dir))
         for damage in recovery.report.damaged:
             name = f"runs/{damage.directory}/{damage.segment}".rstrip("/")
             yield Fault("log", name, damage.detail, damage.run, damage.seq)
-        checks = FileChecks(files, data_dir)
         for log in recovery.logs.values():
             sums["runs"] += 1
             if log.damage is None:
                 yield from check_run(checks, extent_of(log), fold=True)
     for folder in BLOB_FOLDERS:
-        yield from FileChecks(files, data_dir).blobs(folder)
+        yield from checks.blobs(folder)
 
 
 def _print(line: dict[str, Any]) -> None:

@@ -25,6 +25,7 @@ from .format import (
     IndexRecord,
     encode_index,
     encode_seal,
+    is_blob_name,
     parse_segment_name,
     parse_snapshot_name,
     segment_name,
@@ -40,7 +41,6 @@ __all__ = ["back_up"]
 MAX_LOOKS = 100  # at a directory that changes; a link to nowhere never stops to look like that
 
 _RUN_NAME = re.compile(r"[a-z0-9_-]{1,32}-[0-9a-f]{16}")
-_BLOB_NAME = re.compile(r"[0-9a-f]{64}")
 
 
 def back_up(files: Files, source: Path, target: Path, about: dict[str, Any]) -> dict[str, Any]:
@@ -212,7 +212,7 @@ class _Backup:
         for folder in files.scan(blobs):
             for entry in files.scan(blobs / folder.name) if folder.is_dir else []:
                 name = f"blobs/{folder.name}/{entry.name}"
-                if entry.is_dir or not _BLOB_NAME.fullmatch(entry.name):
+                if entry.is_dir or not is_blob_name(entry.name):
                     self.left_out.add(name)
                     continue
                 files.makedirs(self._target / "blobs" / folder.name)

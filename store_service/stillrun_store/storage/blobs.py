@@ -5,17 +5,16 @@ Always: a file under blobs/ is either named .tmp or has the bytes its name is th
 from __future__ import annotations
 
 import hashlib
-import re
 import threading
 from pathlib import Path
 
 from .durable import FailStop, refused, replace_file
 from .errors import BadBlob, DataDirUnusable
 from .files import NO_DESCRIPTOR, Files
+from .format import is_blob_name
 
 __all__ = ["Blobs"]
 
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 LOCKS = 64  # writers of one hash share a temp file; of different ones they seldom meet
 
 
@@ -56,7 +55,7 @@ class Blobs:
         return data
 
     def _path(self, sha256: str) -> Path:
-        if not _SHA256.fullmatch(sha256):
+        if not is_blob_name(sha256):
             raise ValueError(f"not 64 lowercase hex digits: {sha256!r}")
         return self._directory / sha256[:2] / sha256
 

@@ -6,7 +6,6 @@ owns the directory looks a second time (`Checks.confirmed`) before anybody is to
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -17,7 +16,7 @@ from .blobs import Blobs
 from .durable import FailStop
 from .errors import BadBlob, DamagedLog, DataDirUnusable, DroppedRun
 from .files import Files
-from .format import Place, segment_name, snapshot_name
+from .format import Place, is_blob_name, segment_name, snapshot_name
 from .handles import Handles
 from .log import LogReader, RunLog, Segment, Tip
 from .snapshots import Snapshots
@@ -25,7 +24,6 @@ from .walk import BadFrame, events_of, identify, walk
 
 __all__ = ["BLOB_FOLDERS", "Checks", "Extent", "Fault", "FileChecks", "extent_of"]
 
-_BLOB_NAME = re.compile(r"[0-9a-f]{64}")
 _READ_BYTES = 128 << 10  # at once: what is read faster than this must be paid for by waiting
 BLOB_FOLDERS = tuple(f"{number:02x}" for number in range(256))
 
@@ -130,7 +128,7 @@ class FileChecks:
         except FileNotFoundError:
             return
         for name in names:
-            if not _BLOB_NAME.fullmatch(name):
+            if not is_blob_name(name):
                 continue
             try:
                 found = self._hash(path / name)

@@ -37,6 +37,7 @@ __all__ = [
     "encode_index",
     "encode_seal",
     "encode_snapshot",
+    "is_blob_name",
     "parse_segment_name",
     "parse_snapshot_name",
     "segment_name",
@@ -282,6 +283,7 @@ def decode_index(data: bytes) -> Iterator[tuple[IndexRecord, int]]:
 # Names of files. Twenty digits hold any u64, so that names sort as numbers do.
 _SEGMENT_NAME = re.compile(r"events-(\d{20})\.log")
 _SNAPSHOT_NAME = re.compile(r"snapshot-(\d{20})\.snap")
+_BLOB_NAME = re.compile(r"[0-9a-f]{64}")
 _NOT_PLAIN = re.compile(r"[^a-z0-9-]")
 
 
@@ -301,6 +303,11 @@ def parse_segment_name(name: str) -> int | None:
 def parse_snapshot_name(name: str) -> int | None:
     match = _SNAPSHOT_NAME.fullmatch(name)
     return int(match[1]) if match else None
+
+
+def is_blob_name(name: str) -> bool:
+    """Whether a blob may be called so: by its SHA-256, in lower case."""
+    return _BLOB_NAME.fullmatch(name) is not None
 
 
 def directory_name(run: str) -> str:

@@ -6,7 +6,6 @@ read, and marked as unverified where the chain of checksums was lost."""
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +24,7 @@ from .format import (
     decode_index,
     decode_snapshot,
     directory_name,
+    is_blob_name,
     parse_segment_name,
     parse_snapshot_name,
 )
@@ -36,8 +36,6 @@ from .recovery import Recovery
 from .walk import BadFrame, Frame, Pread, events_of, identify, walk
 
 __all__ = ["Item", "head", "survey"]
-
-_BLOB_NAME = re.compile(r"[0-9a-f]{64}")
 
 
 class Item(NamedTuple):
@@ -142,7 +140,7 @@ def _blobs(files: Files, data_dir: Path) -> Iterator[Item]:
             name = f"blobs/{folder.name}/{entry.name}"
             if entry.name.endswith(".tmp"):
                 yield Item(name, "unfinished", 0, None, {"bytes": entry.size_bytes})
-            elif not _BLOB_NAME.fullmatch(entry.name):
+            elif not is_blob_name(entry.name):
                 yield Item(name, "unknown")
             elif hashlib.sha256(files.read(path / entry.name)).hexdigest() != entry.name:
                 yield _damage(name, 0, None, "its bytes have another hash")

@@ -14,6 +14,7 @@ from pathlib import Path
 from .datadir import read_format
 from .errors import DataDirUnusable
 from .files import Files
+from .format import is_blob_name
 from .info import Damage
 from .look import index_of, look
 from .manifest import CHUNK_BYTES, files_of
@@ -25,7 +26,6 @@ __all__ = ["MIN_AGE_S", "Swept", "sweep"]
 MIN_AGE_S = 3_600.0
 
 _HEX = re.compile(rb"[0-9a-f]{64,}")
-_BLOB_NAME = re.compile(r"[0-9a-f]{64}(\.tmp)?")
 DIGEST = 64
 
 
@@ -53,7 +53,7 @@ def sweep(files: Files, data_dir: Path, *, before_s: float, delete: bool) -> Swe
     sizes = {
         name: size
         for name, size in files_of(files, blobs).items()
-        if _BLOB_NAME.fullmatch(name.rpartition("/")[2])
+        if is_blob_name(name.rpartition("/")[2].removesuffix(".tmp"))
     }
     # Listed before the logs are read: what is named from here on was put, or put again, from here
     # on, and is too young by then.
