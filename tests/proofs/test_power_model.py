@@ -5,22 +5,18 @@
 from __future__ import annotations
 
 import errno
-import os
 import shutil
-import tempfile
-from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import initialize, rule
 
 from proofs.large import LIVES
 from stillrun_store.storage import DiskFull, Engine, StorageError, upkeep
 from unit.storage.faults import Crash, FaultyDisk, Late, mixed
 from unit.storage.logs import LOG_ID, NEVER_S
+from unit.storage.machine import EngineMachine, batches, runs
 
-batches = st.lists(st.binary(max_size=120), min_size=1, max_size=4)
-runs = st.sampled_from(("a", "A", "b.1"))
 faults = st.sampled_from(
     ["crash", "half", "short", errno.EIO, errno.ENOSPC, errno.EDQUOT, Late(errno.EIO)]
 )
@@ -29,15 +25,10 @@ leftovers = st.one_of(
 )
 
 
-class EngineThroughPowerCuts(RuleBasedStateMachine):
+class EngineThroughPowerCuts(EngineMachine):
     def __init__(self):
         super().__init__()
-        shm = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        self.root, self.lives = Path(tempfile.mkdtemp(dir=shm)), 0
         self.index_every_s, upkeep.INDEX_EVERY_S = upkeep.INDEX_EVERY_S, NEVER_S
-        self.model: dict[str, list[bytes]] = {}
-        self.snapshots: dict[str, dict[int, bytes]] = {}  # those that must be there
-        self.engine: Engine | None = None
 
     def teardown(self):
         if self.engine is not None:
@@ -102,22 +93,6 @@ class EngineThroughPowerCuts(RuleBasedStateMachine):
         self.disk.plan = lambda call, name: None
         self.model[run] = known + payloads
         return None
-
-    @precondition(lambda self: self.model)
-    @rule(data=st.data(), body=st.binary(max_size=50))
-    def snapshot(self, data, body):
-        run = data.draw(st.sampled_from(sorted(self.model)))
-        seq = data.draw(st.integers(1, len(self.model[run])))
-        self.engine.put_snapshot(run, seq, body)
-        self.snapshots.setdefault(run, {})[seq] = body
-
-    @precondition(lambda self: any(self.snapshots.values()))
-    @rule(data=st.data())
-    def drop(self, data):
-        run = data.draw(st.sampled_from(sorted(r for r, kept in self.snapshots.items() if kept)))
-        seq = data.draw(st.sampled_from(sorted(self.snapshots[run])))
-        self.engine.drop_snapshot(run, seq)
-        del self.snapshots[run][seq]
 
     @rule(rewrite=st.booleans())
     def seal_or_index(self, rewrite):

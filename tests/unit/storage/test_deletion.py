@@ -38,6 +38,15 @@ def grave(data: Path, run: str = "run", suffix: str = "tombstone") -> Path:
     return data / "runs" / f"{directory_name(run)}.{suffix}"
 
 
+def on_a_disk_that_fails(data: Path) -> tuple[Engine, FaultyDisk]:
+    """A store of one run of one event, on a disk that fails as its `plan` says."""
+    data.mkdir()
+    disk = FaultyDisk(data)
+    engine = Engine.open(data, files=disk, seal_after_s=NEVER_S)
+    engine.create("run", LOG_ID, [payload(1)])
+    return engine, disk
+
+
 def with_run(data: Path, events: int = 6) -> Engine:
     """A store of one run with several segments and a snapshot, and a second run."""
     engine = Engine.open(data, files=Unsynced(), seal_after_s=NEVER_S, max_segment_bytes=700)
@@ -140,11 +149,7 @@ def test_a_reader_that_opened_a_segment_just_before_does_not_keep_it(tmp_path):
 
 def test_a_drop_needs_no_room_on_the_disk(tmp_path):
     """ENOSPC wherever bytes are written until the first file has gone."""
-    data = tmp_path / "data"
-    data.mkdir()
-    disk = FaultyDisk(data)
-    engine = Engine.open(data, files=disk, seal_after_s=NEVER_S)
-    engine.create("run", LOG_ID, [payload(1)])
+    engine, disk = on_a_disk_that_fails(tmp_path / "data")
     from_here = len(disk.calls)
 
     def full(call, name):
@@ -163,10 +168,7 @@ def test_a_drop_needs_no_room_on_the_disk(tmp_path):
 
 def test_on_a_disk_that_never_has_room_the_id_is_burnt_all_the_same(tmp_path, open_engine):
     data = tmp_path / "data"
-    data.mkdir()
-    disk = FaultyDisk(data)
-    engine = Engine.open(data, files=disk, seal_after_s=NEVER_S)
-    engine.create("run", LOG_ID, [payload(1)])
+    engine, disk = on_a_disk_that_fails(data)
     disk.plan = lambda call, name: errno.ENOSPC if name in ("pwrite", "open_temp") else None
     engine.drop("run", GONE)
     assert engine.tombstone("run") == (2, GONE)  # known as long as this process lives
@@ -182,11 +184,7 @@ def test_on_a_disk_that_never_has_room_the_id_is_burnt_all_the_same(tmp_path, op
 
 
 def test_where_a_rename_finds_no_room_the_snapshots_make_it(tmp_path):
-    data = tmp_path / "data"
-    data.mkdir()
-    disk = FaultyDisk(data)
-    engine = Engine.open(data, files=disk, seal_after_s=NEVER_S)
-    engine.create("run", LOG_ID, [payload(1)])
+    engine, disk = on_a_disk_that_fails(tmp_path / "data")
 
     def full(call, name):
         is_full = "unlink" not in disk.calls[from_here:]
@@ -203,10 +201,7 @@ def test_where_a_rename_finds_no_room_the_snapshots_make_it(tmp_path):
 
 def test_where_there_is_no_room_for_the_new_name_nothing_has_happened(tmp_path):
     data = tmp_path / "data"
-    data.mkdir()
-    disk = FaultyDisk(data)
-    engine = Engine.open(data, files=disk, seal_after_s=NEVER_S)
-    engine.create("run", LOG_ID, [payload(1)])
+    engine, disk = on_a_disk_that_fails(data)
     disk.plan = lambda call, name: errno.ENOSPC if name == "rename" else None
     with pytest.raises(DiskFull):
         engine.put_snapshot("run", 1, b"state")

@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import tempfile
-from pathlib import Path
 from zlib import crc32
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from stillrun_store.storage import Engine
 from unit.storage.faults import Unsynced
 from unit.storage.logs import LOG_ID, NEVER_S
-
-RUNS = ("a", "A", "b.1")
-batches = st.lists(st.binary(max_size=120), min_size=1, max_size=4)
-runs = st.sampled_from(RUNS)
+from unit.storage.machine import EngineMachine, batches, runs
 
 
-class EngineAgainstDict(RuleBasedStateMachine):
-    def __init__(self):
-        super().__init__()
-        self.root = Path(
-            tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
-        )
-        self.lives = 0
-        self.model: dict[str, list[bytes]] = {}
-        self.snapshots: dict[str, dict[int, bytes]] = {}
-        self.engine: Engine | None = None
-
+class EngineAgainstDict(EngineMachine):
     def teardown(self):
         self.engine.close()
         shutil.rmtree(self.root)
@@ -69,22 +53,6 @@ class EngineAgainstDict(RuleBasedStateMachine):
         for payload in self.model[run][:first]:
             chain = crc32(payload, chain)
         assert self.engine.chain_at(run, first) == chain
-
-    @precondition(lambda self: self.model)
-    @rule(data=st.data(), body=st.binary(max_size=50))
-    def snapshot(self, data, body):
-        run = data.draw(st.sampled_from(sorted(self.model)))
-        seq = data.draw(st.integers(1, len(self.model[run])))
-        self.engine.put_snapshot(run, seq, body)
-        self.snapshots.setdefault(run, {})[seq] = body
-
-    @precondition(lambda self: any(self.snapshots.values()))
-    @rule(data=st.data())
-    def drop(self, data):
-        run = data.draw(st.sampled_from(sorted(r for r, kept in self.snapshots.items() if kept)))
-        seq = data.draw(st.sampled_from(sorted(self.snapshots[run])))
-        self.engine.drop_snapshot(run, seq)
-        del self.snapshots[run][seq]
 
     @rule()
     def seal(self):
