@@ -11,5 +11,5 @@ import os
 FULL = os.environ.get("STORAGE_PROOFS") == "full"
 SEED = int(os.environ.get("STORAGE_SEED", "1"))
 KILLS = int(os.environ.get("STORAGE_KILLS", "10000" if FULL else "500"))
-FUZZ_S = float(os.environ.get("STORAGE_FUZZ_S", "3600" if FULL else "20"))
+FUZZ_S = float(os.environ.get("STORAGE_FUZZ_S", "3600" if FULL else "60"))
 LIVES = int(os.environ.get("STORAGE_LIVES", "3000" if FULL else "30"))
