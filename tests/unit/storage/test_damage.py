@@ -466,3 +466,14 @@ def test_an_origin_with_numbers_that_no_head_can_hold_is_damage(rolled, open_eng
     at = whole.index(b"\xacprevious_crc\0") + 13
     path.write_bytes(whole[:at] + b"\xff" + whole[at + 1 :])
     check_damaged(rolled, open_engine, 1)
+
+
+def test_a_torn_segment_behind_a_missing_one_is_no_torn_roll(tmp_path, open_engine):
+    """Nothing but its name says that events were lost before it."""
+    data = unsealed(tmp_path / "data", 24, files=Unsynced(), max_segment_bytes=1_000)
+    _, second, third, *later = sorted(segment(data).parent.glob("events-*.log"))
+    for path in (second, *later):
+        path.unlink()
+    third.write_bytes(b"torn")
+    missing_seq = int(second.name[7:27])
+    check_damaged(data, open_engine, missing_seq, others=False, max_segment_bytes=1_000)

@@ -16,8 +16,8 @@ from stillrun_store.storage import (
     OutcomeUnknown,
     UnsupportedFormat,
 )
-from unit.storage.faults import Unsynced
-from unit.storage.logs import LOG_ID, tree
+from unit.storage.faults import FaultyDisk, Unsynced
+from unit.storage.logs import LOG_ID, NEVER_S, payload, tree
 
 SOURCES = Path(__file__).parents[3] / "store_service"
 
@@ -158,3 +158,17 @@ def test_a_store_whose_lock_file_was_removed_stops_writing(tmp_path, open_engine
         with pytest.raises(OutcomeUnknown):
             engine.append("run", [b"y"])
         assert len(told) == 1
+
+
+def test_a_folder_that_was_made_for_the_store_is_durable_with_what_is_in_it(tmp_path, open_engine):
+    """An operator's mkdir is in the page cache only; events are acknowledged below it."""
+    (tmp_path / "volume").mkdir()
+    disk = FaultyDisk(tmp_path / "volume")
+    disk.mkdir(tmp_path / "volume" / "data")
+    engine = Engine.open(tmp_path / "volume" / "data", files=disk, seal_after_s=NEVER_S)
+    engine.create("run", LOG_ID, [payload(1)])
+    left = disk.leave(tmp_path / "left", "none")
+    engine.close()
+    disk.release()
+    with open_engine(left / "data", files=Unsynced()) as again:
+        assert again.read("run", 1, 1) == [payload(1)]

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from stillrun_store.storage import Engine
 from stillrun_store.storage.format import FRAME, Place, encode_frame
-from unit.storage.faults import Unsynced, copy
-from unit.storage.logs import LOG_ID, frame_offsets, payload, segment, tree, unsealed
+from unit.storage.faults import FaultyDisk, Unsynced, copy
+from unit.storage.logs import (
+    LOG_ID,
+    NEVER_S,
+    frame_offsets,
+    payload,
+    segment,
+    tree,
+    unsealed,
+)
 
 FRAME_BYTES = len(encode_frame(bytes(8), Place(5, 0, 0, 0), [payload(5)]).data)
 EVENTS = 5
@@ -142,6 +151,24 @@ def test_a_torn_roll_is_moved_aside_whole(tmp_path, open_engine):
     with open_engine(data, files=Unsynced()) as engine:
         acked = [payload(seq) for seq in range(1, first_seq)]
         assert engine.read("run", 1, first_seq) == [*acked, b"next"]
+
+
+def test_a_torn_roll_that_was_moved_aside_does_not_come_back(tmp_path, open_engine):
+    """Else a power cut would set it among later events, where it looks like a lost segment."""
+    data = unsealed(tmp_path / "data", 7, files=Unsynced(), max_segment_bytes=1_000)
+    last = sorted(segment(data).parent.glob("events-*.log"))[-1]
+    last.write_bytes(last.read_bytes()[:-1])
+    first_seq = int(last.name[7:27])
+    disk = FaultyDisk(data)
+    engine = Engine.open(data, files=disk, seal_after_s=NEVER_S)
+    for event in (b"next", b"after"):
+        engine.append("run", [event])
+    left = disk.leave(tmp_path / "left", "none")
+    engine.close()
+    disk.release()
+    with open_engine(left, files=Unsynced()) as again:
+        assert again.recovery.damaged == []
+        assert again.read("run", first_seq, first_seq + 1) == [b"next", b"after"]
 
 
 @pytest.mark.parametrize("size", [0, 1, 59, 60, 100])
