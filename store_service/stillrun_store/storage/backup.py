@@ -94,9 +94,11 @@ class _Backup:
             if _RUN_NAME.fullmatch(entry.name) and entry.is_dir:
                 self._copy_run(entry.name)
         self._copy_blobs()
-        # Another may be deleted meanwhile, and a list made during a rename may have neither name.
-        while self._copy_graves() or self._copy_graves():
-            pass
+        # Twice: a list made during a rename may have neither name, and then the next one has it.
+        # What is deleted later may stay: its copy and its blobs are whole. Looking until nothing is
+        # new would never end beside a store that deletes all the time.
+        for _ in range(2):
+            self._copy_graves()
         for entry in files.scan(self._runs):
             is_run = _RUN_NAME.fullmatch(entry.name) and entry.is_dir
             if not is_run and grave_name(entry) is None and not is_attempt(entry):
@@ -175,18 +177,15 @@ class _Backup:
                 copy_bytes(files, fd, files.size(fd), self._copies / name / segment)
         return True
 
-    def _copy_graves(self) -> bool:
-        """Deleted runs: their ids stay burnt, and copies made before go; whether any was new."""
-        new = False
+    def _copy_graves(self) -> None:
+        """Deleted runs: their ids stay burnt, and copies made before go."""
         for entry in self._files.scan(self._runs):
             name = grave_name(entry)
             if name is not None and name not in self._graves:
-                new = True
                 self._graves.add(name)
                 self._unreadable.pop(name, None)
                 self._remove(name)
                 self._copy_grave(name)
-        return new
 
     def _copy_grave(self, name: str) -> None:
         files = self._files

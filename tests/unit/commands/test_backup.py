@@ -237,6 +237,35 @@ def test_a_run_deleted_meanwhile_is_whole_or_absent_and_its_id_stays_burnt(data,
         engine.close()
 
 
+def test_a_store_that_deletes_all_the_time_lets_a_backup_end(data, tmp_path):
+    engine = opened(data)
+    gone: list[str] = []
+
+    class Deleting(OsFiles):
+        def scan(self, path):
+            found = super().scan(path)
+            if path == data / "runs":
+                assert len(gone) < 20, "each look finds one more, for ever"
+                gone.append(f"short-{len(gone)}")
+                engine.create(gone[-1], LOG_ID, [payload(1)])
+                engine.drop(gone[-1], b"deleted")
+            return found
+
+    try:
+        made = back_up(Deleting(), data, tmp_path / "b", ABOUT)
+    finally:
+        engine.close()
+    assert len(gone) > 2
+    assert {run["run"] for run in made["runs"]} == {"run", "other"}
+    restore(OsFiles(), tmp_path / "b", tmp_path / "new", NOW)
+    engine = opened(tmp_path / "new")
+    try:
+        assert engine.recovery.damaged == engine.recovery.unknown == []
+        assert engine.tombstone(gone[0]) == (2, b"deleted")  # before what was copied last
+    finally:
+        engine.close()
+
+
 def test_a_deletion_that_is_not_finished_burns_the_id_too(data, tmp_path):
     directory = segment(data).parent
     directory.rename(directory.with_name(directory.name + ".deleted"))

@@ -180,7 +180,8 @@ def changed_blob(data):
 
 def changed_snapshot(data):
     (path,) = data.glob("runs/*/*.snap")
-    path.write_bytes(path.read_bytes()[:-1] + b"\0")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
 
 
 def no_directory(data):

@@ -368,7 +368,8 @@ def test_a_tombstone_that_cannot_be_read_deletes_as_well(tmp_path, open_engine):
         engine.create("run", LOG_ID, [b"x"])
         engine.drop("run", GONE)
     whole = grave(tmp_path).read_bytes()
-    for data in (b"", bytes(len(whole)), whole[:-3], whole[:40], whole[:-1] + b"\0"):
+    other_end = whole[:-1] + bytes([whole[-1] ^ 1])
+    for data in (b"", bytes(len(whole)), whole[:-3], whole[:40], other_end):
         grave(tmp_path).write_bytes(data)
         with open_engine(tmp_path, files=Unsynced()) as engine:
             assert engine.tombstone("run") == (0, b"")
