@@ -1,13 +1,17 @@
 """The corruption matrix: each 64-byte cell of every kind of file, flipped, zeroed, cut, doubled.
 
-All cells of a store of a megabyte, in all states, take hours: `STORAGE_PROOFS=full`. Every run
-takes each field of a head in a small store, and a seeded sample of the cells of the large one."""
+All cells of a store of a megabyte, in all states, take two to three hours of one processor, and
+use all there are: `STORAGE_PROOFS=full`. Every run takes each field of a head in a small store,
+and a seeded sample of the cells of the large one."""
 
 from __future__ import annotations
 
 import itertools
+import os
 import random
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -20,10 +24,11 @@ CELLS_PER_STATE = 40  # of the large store, in a usual run
 FIELD_CASES_PER_STATE = 300  # of some 750
 
 
-def go(store, data, cases):
-    """Verdicts of all cases, counted by kind of file."""
+def go(store, data, cases, *, part=0, parts=1):
+    """Verdicts of every `parts`th case, counted by kind of file."""
+    data.mkdir(exist_ok=True)
     counts = Counter()
-    for number, (cell, how) in enumerate(cases):
+    for number, (cell, how) in list(enumerate(cases))[part::parts]:
         store.restore(data)
         try:
             verdict = judge(store, data, cell, how, random.Random(f"{SEED} {number}"))
@@ -32,6 +37,18 @@ def go(store, data, cases):
             raise
         counts[kind_of(cell), verdict] += 1
     return counts
+
+
+def go_on_all_processors(store, data, cases):
+    """The same for all cases, in as many processes as there are processors."""
+    parts = os.cpu_count() or 1
+    with ProcessPoolExecutor(parts) as pool:
+        one = partial(_go_part, store, data, cases, parts)
+        return sum(pool.map(one, range(parts)), Counter())
+
+
+def _go_part(store, data, cases, parts, part):
+    return go(store, data.with_name(f"data-{part}"), cases, part=part, parts=parts)
 
 
 def kind_of(cell):
@@ -43,7 +60,7 @@ def store(request, tmp_path):
     state, scale = request.param
     store = build(tmp_path, state, scale)
     (tmp_path / "data").mkdir()
-    store.restore(tmp_path / "data")
+    store.restore(tmp_path / "data")  # where `fields` looks for frames
     return store
 
 
@@ -66,7 +83,9 @@ def test_a_corrupted_cell_of_a_megabyte_is_detected_or_harmless(store, tmp_path)
     cases = list(itertools.product(cells(store), HOWS))
     if not FULL:
         cases = random.Random(SEED).sample(cases, CELLS_PER_STATE)
-    counts = go(store, tmp_path / "data", cases)
+    counts = (go_on_all_processors if FULL else go)(store, tmp_path / "data", cases)
+    print(dict(counts))
+    assert sum(counts.values()) == len(cases)
     hit = sum(n for (_, verdict), n in counts.items() if verdict in ("detected", "refused"))
     assert hit > len(cases) * 0.8
 
