@@ -16,7 +16,9 @@ from contract.door import T0_S, Door, event, good, new_id, note, refused
 from services import eventually
 from stillrun import codec
 from stillrun.codec import event_from_wire
-from stillrun.reducers import fold
+from stillrun.events import Event, RunForked
+from stillrun.reducers import apply, fold
+from stillrun.schema import SCHEMA_VERSION
 from stillrun.state import view
 from stillrun.status import status
 from stillrun.testing import MemoryEngine
@@ -159,6 +161,41 @@ def test_the_state_at_every_seq_is_the_fold_of_the_events_cold_and_warm(bench, m
     door.reopened()
     for run in runs:
         assert states(door, run) == expected[run], "cold"
+
+
+def test_a_fork_at_any_seq_has_the_parents_prefix_as_its_base(bench, model):
+    """A fork folds on from what the store has of its parent at the cut, be it from a snapshot."""
+    door = bench.open(model)
+    runs = [history(door), outsider(door)]
+    for _ in ("warm", "cold"):
+        for run in runs:
+            entry = door.store.entry(run)
+            events = [event_from_wire(one) for one in door.events(run)]
+            for cut in range(1, len(events) + 1):
+                forked = fork_event(run, entry.log_id, cut)
+                base = door.store.state_at(entry, cut).state
+                found = apply(base, forked)
+                expected = fold([*events[:cut], forked])
+                assert codec.encode_state(found) == codec.encode_state(expected), (run, cut)
+                assert found.control.parent.seq == cut and found.control.epoch == 0
+                assert plain(door.state(f"{run}@{cut}")) == plain(view(base, status(base.control)))
+        door.reopened()
+
+
+def fork_event(parent, log_id, cut):
+    data = RunForked(
+        run="fork", log_id="f" * 16, parent_run=parent, parent_log_id=log_id, parent_seq=cut
+    )
+    at_ms = round((T0_S + 100) * 1000)
+    return Event(
+        seq=cut + 1,
+        id=new_id(),
+        type="run_forked",
+        schema_version=SCHEMA_VERSION,
+        at_ms=at_ms,
+        epoch=0,
+        data=data,
+    )
 
 
 def test_a_ref_of_any_form_leads_to_the_same_state(bench, model):
