@@ -206,6 +206,7 @@ def test_a_start_that_meets_one_fault_leaves_all_to_the_next(tmp_path, fault):
     assert len(points) >= (4 if fault in OF_WRITES else 40)
 
 
+@pytest.mark.timeout(0 if FULL else 300)
 def test_two_faults_in_a_row_lose_nothing_whether_the_power_fails_between_them_or_not(tmp_path):
     """The second start repairs what the first one, that was to repair, left half done."""
     dice, faults, cases = random.Random(SEED), ("crash", "EIO", "ENOSPC for ever"), 0
