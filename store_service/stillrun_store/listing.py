@@ -6,7 +6,7 @@ import base64
 import binascii
 from typing import Any
 
-from stillrun.errors import Damaged, InvalidParameter, RunDeleted, StillrunError
+from stillrun.errors import Damaged, InvalidParameter, Overloaded, RunDeleted, StillrunError
 from stillrun.state import Control
 from stillrun.status import status, waiting_for
 from stillrun.values import rfc3339
@@ -157,8 +157,8 @@ def _word(store: Store, entry: Entry) -> str:
     if word == "waiting" and summary.due_ms is not None and summary.due_ms <= store.now_ms():
         try:
             word = status(store.state_at(entry, entry.head_seq).state.control, store.now_ms())
-        except (Damaged, RunDeleted):
-            return word  # one damaged run, or one just deleted, must not hide all others
+        except (Damaged, Overloaded, RunDeleted):
+            return word  # one damaged or crowded run, or one just deleted, must not hide all others
     return shown_status(word, entry.lease_until is not None)
 
 

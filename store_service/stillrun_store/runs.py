@@ -155,7 +155,8 @@ class Entry:
     summary: Summary
     lock: threading.Lock = field(default_factory=threading.Lock)
     changed: threading.Condition = field(default_factory=threading.Condition)
-    queued: int = 0
+    queued: int = 0  # who wait for the lock, and
+    reading: int = 0  # to read the head
     loaded: Loaded | None = None
     lease_until: float | None = None
     damage: Damaged | None = None

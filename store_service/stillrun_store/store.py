@@ -54,7 +54,8 @@ __all__ = ["Store"]
 
 _log = logging.getLogger(__name__)
 
-MAX_QUEUED_PER_RUN = 8  # one slow disk must not let one run take every thread
+MAX_QUEUED_PER_RUN = 8  # writers: one slow disk must not let one run take every thread
+MAX_READING_PER_RUN = 16  # nor the readers of its head, who wait for the writer at work
 COMMIT_BOUNDS_S = (0.000_2, 0.001, 0.005, 0.025, 0.1, 1.0)  # good disks sync in 0.1 to 5 ms
 
 
@@ -257,6 +258,20 @@ class Store:
 
     # --- reading
 
+    @contextlib.contextmanager
+    def _reading(self, entry: Entry) -> Iterator[None]:
+        """The entry's lock, for one of at most MAX_READING_PER_RUN readers at a time."""
+        with self._queues:
+            if entry.reading >= MAX_READING_PER_RUN:
+                raise Overloaded(f"{MAX_READING_PER_RUN} reads wait for run {entry.run!r}")
+            entry.reading += 1
+        try:
+            with entry.lock:
+                yield
+        finally:
+            with self._queues:
+                entry.reading -= 1
+
     def events(
         self, entry: Entry, first_seq: int, last_seq: int, *, batch: int = READ_BATCH
     ) -> Iterator[Event]:
@@ -264,21 +279,23 @@ class Store:
         return self.history.events(entry, first_seq, last_seq, batch)
 
     def state_at(self, entry: Entry, seq: int) -> Loaded:
-        """The state at `seq` (1..head) and what it was made from; no lock, no write."""
+        """The state at `seq` (1..head) and what it was made from; no write. Overloaded if too many
+        wait for the head already; a past state needs no lock."""
         if not 1 <= seq <= entry.head_seq:
             entry.refuse_damage()  # it may have had that seq
             raise SeqOutOfRange(
                 f"run {entry.run!r} has seqs 1..{entry.head_seq}", head_seq=entry.head_seq
             )
-        with entry.lock:
-            if seq == entry.head_seq and entry.damage is None:
-                loaded = self.loaded(entry)
-                return Loaded(
-                    state=loaded.state.freeze(),
-                    ids=loaded.ids,
-                    snapshot_seq=loaded.snapshot_seq,
-                    replayed_events=loaded.replayed_events,
-                )
+        if seq == entry.head_seq and entry.damage is None:
+            with self._reading(entry):
+                if seq == entry.head_seq and entry.damage is None:
+                    loaded = self.loaded(entry)
+                    return Loaded(
+                        state=loaded.state.freeze(),
+                        ids=loaded.ids,
+                        snapshot_seq=loaded.snapshot_seq,
+                        replayed_events=loaded.replayed_events,
+                    )
         try:
             return self.history.fold(entry, seq)
         except StillrunError:

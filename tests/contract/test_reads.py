@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from contract.door import MSGPACK, event, good, nobody_is_changed, note, refused
+from services import eventually
 from stillrun import codec
 from stillrun.errors import CHECK_CODES, CODES
 from stillrun.values import rfc3339
@@ -727,3 +729,24 @@ def test_health_takes_no_parameters(door, path):
 def test_a_run_without_a_name_gets_one_of_sixteen_digits(door):
     answer = good(door.post("/runs", {"agent": "a"}), 201)
     assert re.fullmatch(r"/runs/run-[0-9a-f]{16}", answer.headers["Location"])
+
+
+def test_one_run_with_many_waiting_readers_says_overloaded_and_all_else_answers(door):
+    """A write that hangs on its disk holds the run's lock: its readers must not take all threads of
+    the server."""
+    history(door)
+    door.outsider("other")
+    entry, places = door.store.entry("r"), 16
+    with ThreadPoolExecutor(places) as pool:
+        with entry.lock:
+            waiting = [pool.submit(door.get, "/runs/r/state") for _ in range(places)]
+            eventually(lambda: entry.reading == places, "all reads wait for the lock")
+            for path in ("/runs/r", "/runs/r/state", "/runs/r@9/state"):
+                answer = refused(door.get(path), 503, "overloaded")
+                assert answer.headers["Retry-After"] and answer.body["retryable"] is True
+            for path in ("/runs/r@8/state", "/runs/r/events", "/runs", "/runs/other/state"):
+                good(door.get(path))
+        for read in waiting:
+            good(read.result(30))
+    assert entry.reading == 0
+    good(door.get("/runs/r/state"))
