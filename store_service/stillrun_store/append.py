@@ -30,6 +30,7 @@ from stillrun.values import check_event_id, rfc3339, same
 from stillrun.wire import MAX_EVENTS_PER_REQUEST, Appended, AppendEvents, NewEvent
 
 from .drafts import Draft
+from .frames import frame_events
 from .runs import Entry, Loaded
 from .store import Store
 
@@ -98,7 +99,8 @@ def _write(store: Store, entry: Entry, loaded: Loaded, request: _Request) -> App
             # Which half was refused? Without decisions, or if the facts fail alone, the caller's.
             if not request.decisions or not request.facts:
                 raise
-            store.tried(entry, loaded.state.control, request.facts, epoch=epoch)
+            control = loaded.state.control
+            frame_events(control, request.facts, epoch=epoch, now_ms=store.now_ms())
             verdict, refusal = "refused", error
     if not request.facts:
         raise refusal or _conflict(entry, request.after)

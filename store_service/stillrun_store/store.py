@@ -7,17 +7,13 @@ or nothing; the fold in memory holds durable events only; an entry changes only 
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
 
 from stillrun import codec
-from stillrun.check import check
 from stillrun.errors import (
-    CheckRefused,
     CorruptLog,
-    Damaged,
     InvalidBody,
     Overloaded,
     Recovering,
@@ -27,10 +23,10 @@ from stillrun.errors import (
     StillrunError,
     Stopping,
 )
-from stillrun.events import Event, RunCancelled, RunCreated, StorageModel
+from stillrun.events import Event, RunCreated, StorageModel
 from stillrun.reducers import fold_into
 from stillrun.schema import SCHEMA_VERSION
-from stillrun.state import Control, State, new_state
+from stillrun.state import new_state
 from stillrun.wire import StartRun
 
 from . import starting
@@ -38,10 +34,13 @@ from .board import Board
 from .border import damage_of, translated
 from .drafts import Draft, encoded, new_event_id
 from .findings import Findings
+from .frames import frame_events
 from .history import READ_BATCH, History
 from .memory import Memory
 from .offered import Offered
-from .runs import SUMMARY_VERSION, Entry, Ids, Loaded, Summary, Tail, summarize
+from .polls import Polls
+from .recovered import recovered
+from .runs import Entry, Ids, Loaded, Summary, Tail, summarize
 from .snapshotting import Snapshots
 from .space import Space
 from .storage import Engine, Sizes, uncollected
@@ -51,8 +50,6 @@ from .tally import Tally
 from .turns import Turns
 
 __all__ = ["Store"]
-
-_log = logging.getLogger(__name__)
 
 MAX_QUEUED_PER_RUN = 8  # writers: one slow disk must not let one run take every thread
 MAX_READING_PER_RUN = 16  # nor the readers of its head, who wait for the writer at work
@@ -86,8 +83,7 @@ class Store:
         self._starting = threading.Lock()
         self._memory = Memory()
         self._queues = threading.Lock()
-        self._polls: list[threading.Condition] = []
-        self._polls_lock = threading.Lock()
+        self.polls = Polls(self.stopping)
         self.snapshots = Snapshots(engine, Policy(storage_model, snapshot_every))
         self.space = Space(engine, self.now_ms, time.monotonic)
         self.history = History(engine, self.space, self.turns)
@@ -98,51 +94,18 @@ class Store:
 
     def _recover(self) -> None:
         """Know every run. Its leases get one fresh ttl: nobody could renew while we were down."""
-        for info in self.engine.runs():
-            sizes = self.engine.sizes(info.run)
-            entry = Entry(
-                run=info.run,
-                log_id=info.log_id,
-                head_seq=info.head_seq,
-                summary=_UNREADABLE,
-                damage=None if info.damage is None else damage_of(info.damage),
-                log_bytes_at_start=sizes.log_bytes,
-                bytes_at_start=sizes.log_bytes + sizes.snapshot_bytes,
-            )
-            self._entries[info.run] = entry
-            known = _known_summary(info.summary)
-            if known is not None:
-                entry.summary = known
-            else:
-                self._sum_up(entry)
+        for entry in recovered(self.engine, self.history, self.now_ms):
+            self._entries[entry.run] = entry
             if entry.damage is None:
                 if entry.summary.lease_worker is not None:
                     entry.lease_until = self.monotonic() + entry.summary.lease_ttl_s
                 self.board.update(entry)
         self.ready = True
 
-    def _sum_up(self, entry: Entry) -> None:
-        """Fold a run of which the index knows too little; one that cannot be is damaged (I11)."""
-        try:
-            control = self.history.fold(entry, entry.head_seq).state.control
-            entry.summary = summarize(control, self.now_ms())
-            self._remember(entry)
-        except Damaged as error:
-            entry.damage = entry.damage or error
-        except Exception as error:
-            # A defect met in one run must not keep all others from being served.
-            _log.exception("run %s cannot be folded", entry.run)
-            detail = f"its state cannot be built: {error!r:.200}"
-            entry.damage = entry.damage or CorruptLog(detail, run=entry.run)
-
     def stop(self) -> None:
         """Refuse new work and wake every poll and stream; `close` follows when they are gone."""
         self.stopping.set()
-        with self._polls_lock:
-            polls = list(self._polls)
-        for condition in polls:
-            with condition:
-                condition.notify_all()
+        self.polls.wake()
         self.board.stop()
 
     def close(self) -> None:
@@ -334,7 +297,8 @@ class Store:
         Raises what `check` refuses, TooLarge, DiskFull, OutcomeUnknown, CorruptLog; on every
         one of them but OutcomeUnknown nothing was written, and the fold is as it was.
         """
-        events = self.tried(entry, loaded.state.control, drafts, epoch=epoch)
+        control = loaded.state.control
+        events = frame_events(control, drafts, epoch=epoch, now_ms=self.now_ms())
         payloads = [encoded(event, draft.pointer) for event, draft in events]
         self.space.keep_reserve()
         began = time.perf_counter()
@@ -352,36 +316,6 @@ class Store:
             # The frame is durable and the fold may be half of it: the next request folds anew.
             entry.loaded, entry.head_seq = None, appended.last_seq
             raise
-
-    def tried(
-        self, entry: Entry, control: Control, drafts: list[Draft], *, epoch: int
-    ) -> list[tuple[Event, Draft]]:
-        """The frame's events if `check` takes them all, with what the store itself adds."""
-        # Content is not needed to check: a copy of control is all that a frame may spoil.
-        trial = State(control=control.copy(), content=None)
-        events = []
-        queue = list(drafts)
-        # One instant for the whole frame: its writer folds it from the answer's `at`.
-        at_ms = max(control.at_ms, self.now_ms())
-        while queue:
-            draft = queue.pop(0)
-            event = Event(
-                seq=trial.control.seq + 1,
-                id=draft.id or new_event_id(),
-                type=draft.type,
-                schema_version=SCHEMA_VERSION,
-                at_ms=at_ms,
-                epoch=epoch,
-                data=draft.data,
-            )
-            check(trial, event)
-            _intended_under_a_lease(trial.control, event)
-            fold_into(trial, [event])
-            events.append((event, draft))
-            if not queue and _cancel_can_end(trial.control):
-                reason = trial.control.cancel
-                queue.append(Draft(type="run_cancelled", data=RunCancelled(reason=reason)))
-        return events
 
     def _committed(self, entry: Entry, loaded: Loaded, events: list[Event]) -> list[Event]:
         fold_into(loaded.state, events)
@@ -485,63 +419,3 @@ class Store:
             raise Overloaded(str(error)) from None
         except (disk.BadBlob, disk.DataDirUnusable) as error:
             raise CorruptLog(f"blob {sha256}: {error}") from None
-
-    # --- polls
-
-    def wait_for_events(self, entry: Entry, seq: int, timeout_s: float) -> None:
-        """Return when the head has reached `seq`, the time is over, or the store stops.
-
-        RunDeleted as soon as the run is deleted.
-        """
-        with self._polls_lock:
-            self._polls.append(entry.changed)
-        try:
-            with entry.changed:
-                entry.changed.wait_for(
-                    lambda: entry.head_seq >= seq or entry.deleted or self.stopping.is_set(),
-                    timeout_s,
-                )
-            entry.refuse_deleted()
-        finally:
-            with self._polls_lock:
-                self._polls.remove(entry.changed)
-
-
-def _intended_under_a_lease(control: Control, event: Event) -> None:
-    """The end of its lease is what doubts a call that never came back (I6); a wait earlier in the
-    frame may have ended it, and the next claimer would doubt this call while it is being made."""
-    if event.type == "effect_intended" and control.lease is None:
-        raise CheckRefused("no_lease", f"{event.data.effect} cannot be intended without a lease")
-
-
-def _cancel_can_end(control: Control) -> bool:
-    """Nothing open, in doubt or leased: the store itself ends a cancelled run."""
-    live = any(effect.status != "planned" for effect in control.effects.values())
-    return (
-        control.cancel is not None and control.ended is None and control.lease is None and not live
-    )
-
-
-_decode_summary = codec.decode_typed(Summary)
-
-
-def _known_summary(packed: bytes | None) -> Summary | None:
-    """What the index knows of a run; None if nothing, or nothing that this code has written."""
-    try:
-        summary = _decode_summary(packed or b"")
-    except StillrunError:
-        return None
-    return summary if summary.version == SUMMARY_VERSION else None
-
-
-_UNREADABLE = Summary(
-    version=SUMMARY_VERSION,
-    reducer="none",
-    agent=None,
-    agent_version=0,
-    labels={},
-    created_at_ms=0,
-    at_ms=0,
-    status="waiting",
-    runnable=False,
-)

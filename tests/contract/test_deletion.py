@@ -339,7 +339,7 @@ def test_a_long_poll_and_a_followed_log_end_when_the_run_is_deleted(door):
     ]
     for thread in threads:
         thread.start()
-    while len(door.store._polls) < 2:
+    while len(door.store.polls) < 2:
         pass
     good(delete(door))
     for thread in threads:

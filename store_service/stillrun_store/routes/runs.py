@@ -189,7 +189,7 @@ def _page(store: Store, waiting: Waiting, entry: Entry, given: Any) -> dict[str,
     _refuse_beyond(entry, first)
     if first > entry.head_seq and timeout_s > 0 and last >= first:
         with waiting.place():
-            store.wait_for_events(entry, first, timeout_s)
+            store.polls.wait(entry, first, timeout_s)
     head = entry.head_seq
     low, high = first, min(last, head)
     found: list[dict[str, Any]] = []
@@ -288,7 +288,7 @@ def _log_lines(store: Store, entry: Entry, seq: int, *, follow: bool) -> Iterato
         if not follow or over or store.stopping.is_set():
             return
         before = time.monotonic()
-        store.wait_for_events(entry, done + 1, HEARTBEAT_S)
+        store.polls.wait(entry, done + 1, HEARTBEAT_S)
         if entry.head_seq == done and time.monotonic() - before >= HEARTBEAT_S:
             yield "\r"  # invisible; finds out whether the client is still there
         seq = entry.head_seq
