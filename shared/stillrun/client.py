@@ -12,16 +12,18 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 from urllib.parse import quote, urlencode
 
 import msgspec
 
 from . import wire
-from .codec import MSGPACK, decode_json, decode_trusted, encode_msgpack, event_from_wire
-from .errors import Damaged, MalformedBody, StillrunError, TooLarge, UnsupportedValue, from_problem
+from .answers import BadAnswer, EventPage, LeaseState, StateAt, items_of, typed, value_of
+from .codec import MSGPACK, encode_msgpack, event_from_wire
+from .errors import StillrunError, TooLarge
 from .events import Event
-from .transport import RETRIED, Interrupted, Reply, StoreUnreachable, Transport, Unreadable
+from .known_store import DifferentStore, KnownStore
+from .transport import Interrupted, Reply, StoreUnreachable, Transport
 
 __all__ = [
     "BadAnswer",
@@ -35,63 +37,9 @@ __all__ = [
     "new_id",
 ]
 
-T = TypeVar("T")
-
 _ACCEPT = f"Accept: {MSGPACK}\r\n"
 _SEND = f"Content-Type: {MSGPACK}\r\n{_ACCEPT}"
 _RAW = f"Content-Type: application/octet-stream\r\n{_ACCEPT}"
-_PROBLEM = "application/problem+json"
-
-
-class DifferentStore(Damaged):
-    """A different or empty store answers at this URL: mount the right volume, or restart me."""
-
-    code, status, title = "different_store", 503, "A different or empty store"
-
-
-class _KnownStore:
-    """The id of the store that one process works for; None until the first contact."""
-
-    def __init__(self, store_id: str | None) -> None:
-        self.store_id = store_id
-
-
-class BadAnswer(Damaged):
-    """The store's answer has a shape that this client does not know: compare the versions."""
-
-    code, title = "bad_answer", "The store's answer has a wrong shape"
-
-
-class LeaseState(msgspec.Struct, frozen=True, kw_only=True):
-    """A renewal's answer for one run. `held`: the lease lives, and is this epoch's."""
-
-    run: str
-    epoch: int
-    held: bool
-    head_seq: int = 0
-    status: str = ""
-    cancel: bool = False
-    paused: bool = False
-
-
-class StateAt(msgspec.Struct, frozen=True, kw_only=True):
-    """A state and how it was built; `snapshot_seq` is None where no snapshot was used."""
-
-    run: str
-    seq: int
-    schema_version: int
-    state: Any
-    snapshot_seq: int | None = None
-    replayed_events: int = 0
-
-
-class EventPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Some events in order, and the head at that moment; `next` is a path, or None at the end."""
-
-    run: str
-    events: list[Event]
-    head_seq: int
-    next: str | None = None
 
 
 def new_id() -> str:
@@ -126,12 +74,12 @@ class StoreClient:
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
     ) -> None:
-        self._known = _KnownStore(expect_store_id)
+        self._known = KnownStore(expect_store_id)
         if same_store_as is not None:
             self._known = same_store_as._known
         self._transport = Transport(
             url,
-            hello=self._recognise,
+            hello=lambda reply: self._known.recognise(self.url, reply),
             timeout_s=timeout_s,
             connect_timeout_s=connect_timeout_s,
             retry_for_s=retry_for_s,
@@ -164,7 +112,9 @@ class StoreClient:
     ) -> dict[str, Any]:
         """GET /: name, version, store_id, schema_version, ..."""
         found: dict[str, Any] = self._get("/", stop=stop, retry_for_s=retry_for_s)
-        self._check_id(found.get("store_id"))  # a kept connection may lead to another one by now
+        self._known.check(
+            self.url, found.get("store_id")
+        )  # a kept connection may lead to another one by now
         return found
 
     def is_ready(self) -> bool:
@@ -207,8 +157,8 @@ class StoreClient:
         def read(reply: Reply) -> StateAt:
             snapshot_seq = reply.headers.get("snapshot-seq", "")
             replayed = reply.headers.get("replayed-events", "")
-            return _typed(
-                _value(reply)
+            return typed(
+                value_of(reply)
                 | {
                     "snapshot_seq": int(snapshot_seq) if snapshot_seq.isdecimal() else None,
                     "replayed_events": int(replayed) if replayed.isdecimal() else 0,
@@ -225,7 +175,7 @@ class StoreClient:
 
         def read(reply: Reply) -> str:
             if reply.status != 200:
-                _value(reply)
+                value_of(reply)
             return reply.body.decode()
 
         return self._transport.request(
@@ -245,7 +195,7 @@ class StoreClient:
             )
             body = msgspec.structs.replace(body, decisions=decisions)
         answer = self._send("POST", f"/runs/{_part(run)}/events", body, stop=stop)
-        return _typed(answer, wire.Appended)
+        return typed(answer, wire.Appended)
 
     def events(
         self,
@@ -262,8 +212,8 @@ class StoreClient:
         if timeout_s > 0:
             query["timeout_s"] = timeout_s
         page = self._get(f"/runs/{_part(run)}/events", query, wait_s=timeout_s, stop=stop)
-        events = [event_from_wire(item) for item in _items(page, "events")]
-        return _typed(page | {"events": events}, EventPage)
+        events = [event_from_wire(item) for item in items_of(page, "events")]
+        return typed(page | {"events": events}, EventPage)
 
     def all_events(
         self, run: str, *, from_seq: int = 1, to_seq: int, stop: threading.Event | None = None
@@ -289,7 +239,7 @@ class StoreClient:
         answer = self._send(
             "POST", "/claims", claim, wait_s=claim.timeout_s, stop=stop, retry_for_s=retry_for_s
         )
-        return [_typed(grant, wire.Grant) for grant in _items(answer, "grants")]
+        return [typed(grant, wire.Grant) for grant in items_of(answer, "grants")]
 
     def renew(
         self,
@@ -300,7 +250,7 @@ class StoreClient:
     ) -> list[LeaseState]:
         """POST /leases: renew many at once, and hear what happened to their runs."""
         answer = self._send("POST", "/leases", renew, stop=stop, retry_for_s=retry_for_s)
-        return [_typed(lease, LeaseState) for lease in _items(answer, "leases")]
+        return [typed(lease, LeaseState) for lease in items_of(answer, "leases")]
 
     def release(
         self, run: str, release: wire.ReleaseLease, *, retry_for_s: float | None = None
@@ -331,7 +281,7 @@ class StoreClient:
 
     def waits(self, run: str) -> list[dict[str, Any]]:
         """GET /runs/{run}/waits."""
-        return _items(self._get(f"/runs/{_part(run)}/waits"), "waits")
+        return items_of(self._get(f"/runs/{_part(run)}/waits"), "waits")
 
     def inbox(
         self,
@@ -345,7 +295,7 @@ class StoreClient:
         query: dict[str, Any] = {"kind": kind, "status": status}
         if timeout_s > 0:
             query["timeout_s"] = timeout_s
-        return _items(self._get("/waits", query, wait_s=timeout_s, stop=stop), "waits")
+        return items_of(self._get("/waits", query, wait_s=timeout_s, stop=stop), "waits")
 
     def answer(self, run: str, wait: str, answer: wire.AnswerWait) -> dict[str, Any]:
         """POST /runs/{run}/waits/{wait}/answer."""
@@ -395,7 +345,7 @@ class StoreClient:
 
     def snapshots(self, run: str) -> list[dict[str, Any]]:
         """GET /runs/{run}/snapshots: seq and bytes of each, oldest first."""
-        return _items(self._get(f"/runs/{_part(run)}/snapshots"), "snapshots")
+        return items_of(self._get(f"/runs/{_part(run)}/snapshots"), "snapshots")
 
     def take_snapshot(self, run: str) -> dict[str, Any]:
         """POST /runs/{run}/snapshots: at the head, durable when this returns."""
@@ -407,7 +357,7 @@ class StoreClient:
         """DELETE /runs/{run}/snapshots: that of `seq`, or all; what is left."""
         query = "" if seq is None else f"?seq={seq}"
         path = f"/runs/{_part(run)}/snapshots{query}"
-        return _items(self._send("DELETE", path, wire.Nothing()), "snapshots")
+        return items_of(self._send("DELETE", path, wire.Nothing()), "snapshots")
 
     def change_storage(self, run: str, change: wire.ChangeStorage) -> dict[str, Any]:
         """PUT /runs/{run}/storage: another storage model from now on."""
@@ -422,7 +372,7 @@ class StoreClient:
         _check_size(data)
         sha256 = hashlib.sha256(data).hexdigest()
         self._transport.request(
-            "PUT", f"/blobs/{sha256}", read=_value, body=data, headers=_RAW, stop=stop
+            "PUT", f"/blobs/{sha256}", read=value_of, body=data, headers=_RAW, stop=stop
         )
         return sha256
 
@@ -431,7 +381,7 @@ class StoreClient:
 
         def read(reply: Reply) -> bytes:
             if reply.status != 200:
-                _value(reply)
+                value_of(reply)
             return reply.body
 
         data = self._transport.request(
@@ -442,29 +392,6 @@ class StoreClient:
         return data
 
     # --- below
-
-    def _recognise(self, reply: Reply) -> None:
-        """Learn the store's id, or refuse another one: its runs are not ours (DESIGN 6)."""
-        try:
-            found = decode_json(reply.body)["store_id"] if reply.status == 200 else None
-        except (StillrunError, LookupError, TypeError):
-            found = None
-        self._check_id(found)
-
-    def _check_id(self, found: object) -> None:
-        if not isinstance(found, str):
-            raise DifferentStore(f"{self.url} does not answer as a Stillrun store")
-        known = self._known
-        if known.store_id is None:
-            known.store_id = found
-        elif found != known.store_id:
-            raise DifferentStore(
-                f"a different or empty store answers at {self.url}: its id is {found}, "
-                f"not {known.store_id}; mount the volume of {known.store_id} again, "
-                "or restart this process to work for the other one",
-                store_id=found,
-                expected=known.store_id,
-            )
 
     def _get(
         self,
@@ -479,7 +406,7 @@ class StoreClient:
         return self._transport.request(
             "GET",
             f"{path}?{urlencode(pairs)}" if pairs else path,
-            read=_value,
+            read=value_of,
             headers=_ACCEPT,
             wait_s=wait_s,
             stop=stop,
@@ -501,7 +428,7 @@ class StoreClient:
         return self._transport.request(
             method,
             path,
-            read=_value,
+            read=value_of,
             body=data,
             headers=_SEND,
             wait_s=wait_s,
@@ -529,51 +456,3 @@ def _with_id(body: Any) -> Any:
 
 def _with_ids(events: Sequence[wire.NewEvent]) -> list[wire.NewEvent]:
     return [_with_id(event) for event in events]
-
-
-def _value(reply: Reply) -> Any:
-    """The answer's plain value, or the error that its problem stands for."""
-    kind = reply.headers.get("content-type", "").partition(";")[0].strip()
-    if reply.status >= 400:
-        raise _error(reply, kind)
-    if not reply.body:
-        return None
-    try:
-        if kind == MSGPACK:
-            return decode_trusted(reply.body)
-        if kind == "application/json":
-            return decode_json(reply.body)
-    except (MalformedBody, UnsupportedValue) as error:
-        raise Unreadable(error.detail) from None
-    raise Unreadable(f"an answer of type {kind!r:.80}")
-
-
-def _error(reply: Reply, kind: str) -> StillrunError:
-    problem: Any = None
-    if kind == _PROBLEM:
-        try:
-            problem = decode_json(reply.body)
-        except StillrunError:
-            if reply.status not in RETRIED:
-                raise Unreadable(f"a problem that is not JSON, status {reply.status}") from None
-    if not isinstance(problem, dict):
-        # Somebody between us and the store: say what it said, and do not guess what it means.
-        shown = reply.body[:200].decode(errors="replace")
-        problem = {"code": "internal", "detail": f"HTTP {reply.status} without a problem: {shown}"}
-    return from_problem(problem, reply.status)
-
-
-def _typed(value: Any, kind: type[T]) -> T:
-    """The answer as a struct. Fields that a newer store adds are left aside."""
-    try:
-        known = {name: value[name] for name in kind.__struct_fields__ if name in value}  # type: ignore[attr-defined]
-        return msgspec.convert(known, kind)
-    except (msgspec.ValidationError, TypeError) as error:
-        raise BadAnswer(f"the store's answer is no {kind.__name__}: {error}") from None
-
-
-def _items(value: Any, key: str) -> list[Any]:
-    items = value.get(key) if isinstance(value, dict) else None
-    if not isinstance(items, list):
-        raise BadAnswer(f"the store's answer has no list {key!r}")
-    return items
