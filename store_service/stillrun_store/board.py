@@ -80,15 +80,16 @@ class Board:
         if not self._ready[agent][version]:  # versions come and go with every deploy
             del self._ready[agent][version]
 
-    def _first(self, agent: str, version: int | None) -> str | None:
-        """The run that waits longest for this agent, of those that its version may take."""
+    def _first(self, agent: str, version: int | None) -> tuple[int, str] | None:
+        """The run that waits longest for this agent, of those that its version may take, after the
+        number of its turn."""
         queues = [
             runs
             for needed, runs in self._ready.get(agent, {}).items()
             if version is None or needed <= version
         ]
-        firsts = [next(iter(runs.items())) for runs in queues]
-        return min(firsts, key=lambda item: item[1])[0] if firsts else None
+        firsts = (next(iter(runs.items())) for runs in queues)
+        return min(((turn, run) for run, turn in firsts), default=None)
 
     def forget(self, entry: Entry) -> None:
         """Take a deleted run off the board. The caller holds the entry's lock."""
@@ -143,13 +144,23 @@ class Board:
                 self._times.notify_all()
 
     def take(self, offers: Offers, limit: int) -> list[str]:
-        """Up to `limit` claimable runs, oldest first of each agent; taken off the board."""
+        """Up to `limit` claimable runs, those that wait longest first; taken off the board.
+
+        Over all agents: a flood of runs of one must not keep those of another from ever starting.
+        """
         taken: list[str] = []
         with self._lock:
-            for agent, version in offers.items():
-                while len(taken) < limit and (run := self._first(agent, version)) is not None:
-                    self._unqueue(run, *self._place[run])
-                    taken.append(run)
+            firsts = [(first, offer) for offer in offers.items() if (first := self._first(*offer))]
+            heapq.heapify(firsts)  # turns are unique: nothing behind them is compared
+            while firsts and len(taken) < limit:
+                (_, run), offer = firsts[0]
+                self._unqueue(run, *self._place[run])
+                taken.append(run)
+                following = self._first(*offer)
+                if following is None:
+                    heapq.heappop(firsts)
+                else:
+                    heapq.heapreplace(firsts, (following, offer))
         return taken
 
     def wait_for_claimable(self, offers: Offers, timeout_s: float) -> None:
