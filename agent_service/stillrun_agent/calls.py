@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from stillrun.agent import Agent
 from stillrun.events import EffectIntended, Problem
+from stillrun.signatures import copied
 from stillrun.state import Effect, State
 
 from .models import ModelRequest
@@ -57,9 +58,10 @@ def model_request(agent: Agent, state: State, effect: Effect) -> ModelRequest:
         agent=agent.name,
         seed=state.control.seed,
         ordinal=effect.ordinal,
+        # Copies: the fold has these too, and an author's own model may change what it is given.
         # The answer's place is right after these, whatever has come since.
-        messages=content.messages[: effect.args["messages"]],
-        input=content.input,
+        messages=copied(content.messages[: effect.args["messages"]]),
+        input=copied(content.input),
         tools=tuple(agent.tools.values()),
         instructions=agent.instructions,
     )

@@ -35,6 +35,7 @@ from .leases import HeldLease
 from .models import ModelFactory
 from .outcomes import UNTAKABLE, facts_of, facts_of_hook, lost
 from .patience import patiently
+from .plan import AUTHORS
 from .run_log import RunLog
 from .slots import Places, Slots
 from .tools import Call, MayStart, Outcome, Performer, storable_text
@@ -181,7 +182,7 @@ class RunWork:
         except StillrunError as error:
             self.broke = True
             self._say(logging.ERROR, f"given up: {error.code}: {error.detail}")
-        except Exception:
+        except AUTHORS:  # of code of theirs that nothing nearer has caught
             self.broke = True
             _log.exception("run=%s epoch=%d given up: a defect", self.run, self.epoch)
         self._leave(why)

@@ -20,7 +20,16 @@ from typing import Any, Literal
 from stillrun.agent import Context, NotDone, Tool
 from stillrun.events import ModelReply, OnDoubt, Problem, VarsChange
 
-__all__ = ["Call", "MayStart", "Outcome", "Performer", "never_made", "problem_of", "storable_text"]
+__all__ = [
+    "Call",
+    "Hide",
+    "MayStart",
+    "Outcome",
+    "Performer",
+    "never_made",
+    "problem_of",
+    "storable_text",
+]
 
 _log = logging.getLogger("stillrun.agent")
 
@@ -251,9 +260,21 @@ class Performer:
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     try:
-        loop.run_forever()
+        while not _ran_to_its_end(loop):
+            pass
     finally:
         loop.close()
+
+
+def _ran_to_its_end(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        loop.run_forever()
+    except BaseException as error:
+        # asyncio passes on what sys.exit() in a task of an author's raises: without this it would
+        # end the one loop that all async tools of all runs have, for good.
+        _log.error("a task of an async tool raised %s; the loop goes on", type(error).__name__)
+        return False
+    return True
 
 
 async def _end_loop(loop: asyncio.AbstractEventLoop) -> None:

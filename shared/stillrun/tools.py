@@ -120,7 +120,7 @@ def _preview(show: Preview, values: Mapping[str, Any]) -> str:
         if not isinstance(text, str):
             raise TypeError(f"a preview is a text, not a {type(text).__name__}")
         return text
-    except Exception:
+    except (Exception, SystemExit):
         # A broken preview must not let a call pass, nor end the run: a person is asked.
         _log.exception("an Approval's preview failed, so the bare arguments are shown")
         return f"(no preview) {', '.join(f'{name}: {value}' for name, value in values.items())}"
@@ -252,7 +252,7 @@ class Tool:
             if isinstance(wanted, Approval):
                 wanted.check(self.name, self.parameters.names)
                 return replace(wanted, defaults=self.parameters.defaults)
-        except Exception:
+        except (Exception, SystemExit):
             # A broken rule must not let a call pass that somebody wanted to see.
             _log.exception("tool %s: its approve rule failed, so a person is asked", self.name)
         return self._plain_approval()

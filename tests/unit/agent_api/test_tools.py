@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -410,3 +411,13 @@ def test_an_approve_rule_gets_arguments_of_its_own():
     args = {"body": {}}
     order.approval_for(args)
     assert args == {"body": {}}
+
+
+def test_sys_exit_in_a_rule_or_a_preview_asks_a_person_and_ends_nothing(caplog):
+    @tool(effect="write", approve=lambda args: sys.exit(1))
+    def send(ctx, to: str): ...
+
+    approval = send.approval_for({"to": "ana"})
+    assert approval is not None and approval.prompt({"to": "ana"}) == "send(ana)?"
+    shown = Approval(lambda args: sys.exit(1)).prompt({"to": "ana"})
+    assert shown == "(no preview) to: ana"

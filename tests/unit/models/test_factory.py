@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from stillrun import Agent, Reply, Succeed
-from stillrun.events import ModelReply
+from stillrun import Agent, Reply, Succeed, tool
+from stillrun.events import ModelCall, ModelReply
+from stillrun.testing import run_agent
 from stillrun_agent.__main__ import _models
 from stillrun_agent.config import Config
 from stillrun_agent.models import AnthropicModel, ModelFactory, OfflineModel, OpenAIModel
@@ -83,3 +84,26 @@ def test_what_a_model_has_learnt_of_its_endpoint_is_kept():
     first, again, other = (factory.for_agent(Agent("a", model=name)) for name in "xxy")
     assert first is again
     assert first is not other
+
+
+def test_a_model_of_an_authors_own_cannot_change_what_the_run_remembers():
+    """Else it would be asked otherwise than after a crash."""
+    seen = []
+
+    class Rude:
+        name = "rude"
+
+        def reply(self, request):
+            seen.append((dict(request.input), [message["role"] for message in request.messages]))
+            ask_more = len(seen) < 3
+            for message in request.messages:
+                message.clear()
+                message["role"] = "system"
+            request.input.clear()
+            calls = [ModelCall(name="look", args={})] if ask_more else []
+            return ModelReply(content=None if ask_more else "done", calls=calls)
+
+    agent = Agent("a", model=Rude(), tools=[tool(name="look")(lambda ctx: 1)])
+    assert run_agent(agent, input={"about": "tea"}).output == "done"
+    turn = ["assistant", "tool"]
+    assert seen == [({"about": "tea"}, turn * asked) for asked in range(3)]

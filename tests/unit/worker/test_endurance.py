@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 import threading
 import time
 
@@ -105,6 +107,37 @@ def test_an_async_call_that_waits_for_the_loop_is_not_made_after_the_end(
     go.set()
     time.sleep(0.5)
     assert did == []
+
+
+@pytest.mark.parametrize("how", ["gathered", "handed out"])
+def test_sys_exit_in_a_task_does_not_end_the_loop_of_all_async_tools(stage, caplog, how):
+    """asyncio lets it out of the loop, which would have made no async call ever after."""
+
+    async def leave():
+        sys.exit(3)
+
+    @tool(name="bad")
+    async def gathers(ctx) -> int:
+        await asyncio.gather(leave())
+        return 1
+
+    @tool(name="bad")
+    def hands_out(ctx):
+        return leave()
+
+    @tool
+    async def good(ctx) -> int:
+        return 1
+
+    bad_agent, good_agent = once(gathers if how == "gathered" else hands_out, "leaver"), once(good)
+    stage.worker(bad_agent, good_agent)
+    first = stage.run(bad_agent)
+    first.ends()
+    assert first.events("effect_failed")[0].data.error.type == "SystemExit"
+    second = stage.run(good_agent)
+    assert second.ends()["status"] == "succeeded"
+    assert second.events("effect_succeeded")[0].data.result == 1
+    assert "the loop goes on" in caplog.text
 
 
 @pytest.mark.parametrize("what", ["run", "call", "loop"])
