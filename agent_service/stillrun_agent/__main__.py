@@ -86,11 +86,12 @@ def serve(config: Config, worker_id: int, process_name: str, _loader: object, *r
     logging.basicConfig(
         level=config.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    secrets = Secrets(config.secrets_dir)
     for handler in logging.getLogger().handlers:
-        handler.addFilter(RedactSecrets(Secrets(config.secrets_dir)))
+        handler.addFilter(RedactSecrets(secrets))
     for setting in fields(config):
         _log.debug("%s = %s", setting.name, getattr(config, setting.name))
-    registry = Registry.load(config.modules)
+    registry = Registry.load(config.modules, hide=secrets.redacted)
     models = _models(config)
     models.give_default(filter(None, map(registry.get, registry.names())))
     client = StoreClient(config.store_url)

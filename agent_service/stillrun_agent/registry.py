@@ -17,7 +17,7 @@ from types import ModuleType
 
 from stillrun.agent import Agent
 
-from .tools import problem_of
+from .tools import Hide, problem_of
 
 __all__ = ["BrokenFile", "Registry"]
 
@@ -39,19 +39,21 @@ class BrokenFile:
 class Registry:
     """The agents that this service runs, by name, and the files that failed to load."""
 
-    def __init__(self) -> None:
+    def __init__(self, hide: Hide = str) -> None:
+        self._hide = hide
         self.broken: list[BrokenFile] = []
         self._agents: dict[str, Agent] = {}
         self._files: dict[str, str] = {}
 
     @classmethod
-    def load(cls, folder: Path | None) -> Registry:
-        """The registry of a folder.
+    def load(cls, folder: Path | None, *, hide: Hide = str) -> Registry:
+        """The registry of a folder. `hide`: takes secrets out of what a file that fails has raised,
+        which everybody may read over HTTP.
 
         Files that start with `_` are no agents: the others may import them by their plain name, as
         `import _help`, for the folder is on `sys.path` from here on.
         """
-        registry = cls()
+        registry = cls(hide)
         if folder is not None and str(folder.resolve()) not in sys.path:
             # Last, so that an agent's file named like a module of a library hides none.
             sys.path.append(str(folder.resolve()))
@@ -93,7 +95,7 @@ class Registry:
             module = _execute(path)
         # SystemExit too: a file that calls sys.exit() must not end the service.
         except (Exception, SystemExit) as error:
-            problem = problem_of(error)
+            problem = problem_of(error, self._hide)
             self._report(path, _line_in(path, error), f"{problem.type}: {problem.message}")
             return
         agents = {id(value): value for value in vars(module).values() if isinstance(value, Agent)}

@@ -16,9 +16,10 @@ from typing import Any, cast
 import msgspec
 
 from stillrun import wire
-from stillrun.agent import Happened, Tool
+from stillrun.agent import DidNotHappen, Happened, Tool, Unknown
 from stillrun.client import StoreClient
 from stillrun.codec import plain_data
+from stillrun.context import spellings
 from stillrun.errors import InvalidBody
 from stillrun.events import ModelReply, Problem
 
@@ -34,7 +35,7 @@ MAX_SECRET_BYTES = 64 << 10  # what is larger is no password, and is not looked 
 
 
 class Secrets:
-    """The secrets of a folder, found as exact parts of texts. None: there are none."""
+    """The secrets of a folder, found in texts in any of their `spellings`. None: there are none."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -44,24 +45,26 @@ class Secrets:
         known = self._known()
         if known:
             for text in _texts(value):
-                for name, secret in known.items():
-                    if secret in text:
+                for name, shapes in known.items():
+                    if any(shape in text for shape in shapes):
                         return name
         return None
 
     def redacted(self, text: str) -> str:
         """The text, with the name of each secret in the place of its own text."""
-        for name, secret in self._known().items():
-            text = text.replace(secret, f"[secret {name}]")
-            # A long message was cut somewhere: in the middle of the secret, maybe.
-            for length in range(len(secret) - 1, MIN_PART_CHARS - 1, -1):
-                if text.endswith(secret[:length]):
-                    text = f"{text[:-length]}[secret {name}]"
-                    break
+        for name, shapes in self._known().items():
+            for shape in shapes:
+                text = text.replace(shape, f"[secret {name}]")
+                # A long message was cut somewhere: in the middle of the secret, maybe.
+                for length in range(len(shape) - 1, MIN_PART_CHARS - 1, -1):
+                    if text.endswith(shape[:length]):
+                        text = f"{text[:-length]}[secret {name}]"
+                        break
         return text
 
-    def _known(self) -> dict[str, str]:
-        """Read each time: a secret may be replaced while we run, and files are few and small."""
+    def _known(self) -> dict[str, list[str]]:
+        """By name, as they may be spelt. Read each time: a secret may be replaced while we run, and
+        files are few and small."""
         if self._folder is None or not self._folder.is_dir():
             return {}
         found = {}
@@ -75,7 +78,8 @@ class Secrets:
             if len(text) >= MIN_CHARS:
                 found[path.name] = text
         # The longest first: one may be a part of another.
-        return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+        longest_first = sorted(found.items(), key=lambda item: -len(item[1]))
+        return {name: spellings(text) for name, text in longest_first}
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -137,7 +141,7 @@ class GuardedPerformer(Performer):
                 # The call was made: its outcome must land, and nothing unseen with it.
                 _log.exception("%s: its result could not be looked through", outcome.call)
                 note = {"$refused": "the result could not be looked through for secrets"}
-                outcome = replace(outcome, value=note, vars=None, error=None)
+                outcome = replace(_noted(outcome, note), error=None)
             done(outcome)
 
         return guard
@@ -152,7 +156,7 @@ def cleared(outcome: Outcome, secrets: Secrets) -> Outcome:
         name = secrets.named_in(_plain(outcome.vars))
         if name is not None:
             _warn(outcome.call, "change of vars", name)
-            return replace(outcome, vars=None, value=_note("change of vars", name))
+            return _noted(outcome, _note("change of vars", name))
     if outcome.what != "returned":
         return outcome
     if isinstance(outcome.value, ModelReply):
@@ -162,13 +166,23 @@ def cleared(outcome: Outcome, secrets: Secrets) -> Outcome:
     if name is None:
         return outcome
     _warn(outcome.call, "result", name)
-    note = _note("result", name)
-    return replace(outcome, value=Happened(note) if hook else note)
+    return _noted(outcome, _note("result", name))
+
+
+def _noted(outcome: Outcome, note: dict[str, str]) -> Outcome:
+    """The outcome with a note for its value, and no change of vars. What a hook has found out about
+    its call stays: the note must not put it in doubt again."""
+    value: Any = outcome.value
+    if isinstance(value, Happened):
+        value = Happened(note)
+    elif not isinstance(value, DidNotHappen | Unknown):
+        value = note
+    return replace(outcome, value=value, vars=None)
 
 
 def _cleared_reply(outcome: Outcome, reply: ModelReply, secrets: Secrets) -> Outcome:
     """A text becomes a note; calls that hold a secret are not planned, and the reply has failed."""
-    name = secrets.named_in(_plain([call.args for call in reply.calls]))
+    name = secrets.named_in(_plain([[call.name, call.args] for call in reply.calls]))
     if name is not None:
         _warn(outcome.call, "arguments", name)
         error = Problem(type="secret_in_arguments", message=_says("arguments", name))

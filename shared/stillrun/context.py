@@ -7,20 +7,21 @@ collected and become durable in the same append as the call's outcome, or not at
 from __future__ import annotations
 
 import datetime
+import json
 import logging
 import re
 import time
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 from .errors import UnsupportedValue
 from .events import VarsChange
 from .signatures import copied
 from .values import merge_patch, pointer_join, same, validate
 
-__all__ = ["Context", "NotDone", "Secret", "SecretMissing", "Vars"]
+__all__ = ["Context", "NotDone", "Secret", "SecretMissing", "Vars", "spellings"]
 
 _SECRET = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}\Z")  # a file name, never a path
 
@@ -45,6 +46,22 @@ class Secret(str):
 
     def __repr__(self) -> str:
         return "Secret('...')"
+
+
+def spellings(secret: str) -> list[str]:
+    """How a secret is written in errors and bodies: as it is, and as `repr`, JSON and URLs do; the
+    longest first. The lines of a key file, or a quote, look otherwise there."""
+    shapes = {
+        secret,
+        repr(secret)[1:-1],
+        repr(f"'\"{secret}")[4:-1],  # within a text that has quotes of both kinds
+        json.dumps(secret)[1:-1],
+        json.dumps(secret, ensure_ascii=False)[1:-1],
+        quote(secret),
+        quote(secret, safe=""),
+        quote_plus(secret),
+    }
+    return sorted(filter(None, shapes), key=len, reverse=True)
 
 
 class Vars:
@@ -220,10 +237,10 @@ class Context:
         return secret
 
     def without_secrets(self, text: str) -> str:
-        """The text with the name of each secret that this call was given in its place, also as
-        URLs spell it."""
+        """The text with the name of each secret that this call was given in its place, in any of
+        its `spellings`."""
         given: list[tuple[str, Secret]] = self._secrets  # type: ignore[attr-defined]
-        shapes = {shape: name for name, it in given for shape in (quote(it, safe=""), str(it))}
+        shapes = {shape: name for name, it in given for shape in spellings(str(it))}
         # The longest first: one secret may be a part of another.
         for shape in sorted(filter(None, shapes), key=len, reverse=True):
             text = text.replace(shape, f"[secret {shapes[shape]}]")

@@ -15,7 +15,7 @@ import json
 import random
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -26,6 +26,7 @@ import urllib3
 from requests.auth import AuthBase
 
 from stillrun.codec import encode_json
+from stillrun.context import spellings
 
 from .errors import (
     AnswerLate,
@@ -150,7 +151,8 @@ class Endpoint:
         return b"".join(parts)
 
     def _no_answer(self, error: Exception, key: str) -> Exception:
-        text = _scrubbed(str(error)[:MAX_SAID_CHARS], key)
+        # Scrubbed before it is cut: half a key is found by nobody.
+        text = _scrubbed(str(error), key)[:MAX_SAID_CHARS]
         if _not_connected(error):
             return Busy(f"{self.url} cannot be reached: {text}", retry_in_s=_soon(RETRY_S))
         if isinstance(error, requests.ReadTimeout | urllib3.exceptions.ReadTimeoutError):
@@ -169,7 +171,7 @@ class Endpoint:
             # Routers in front of several endpoints say 200 and put the error inside.
             inner = error.get("code") if isinstance(error, dict) else None
             status = inner if isinstance(inner, int) and 400 <= inner < 600 else 500
-        said = _said(answer) or _scrubbed(data[:MAX_SAID_CHARS].decode(errors="replace"), key)
+        said = _said(answer) or _scrubbed(data.decode(errors="replace"), key)[:MAX_SAID_CHARS]
         text = f"HTTP {status}: {said}"[:MAX_SAID_CHARS]
         if 200 <= status < 300:
             raise AnswerLost(f"the answer is no JSON object, or was cut: {text}")
@@ -256,9 +258,14 @@ def _said(answer: Any) -> str:
 
 
 def _scrubbed(value: Any, key: str) -> Any:
+    return _without(spellings(key), value)
+
+
+def _without(shapes: Sequence[str], value: Any) -> Any:
     if isinstance(value, str):
-        value = value.replace(key, REDACTED) if key else value
+        for shape in shapes:
+            value = value.replace(shape, REDACTED)
         return value.encode(errors="replace").decode()
     if isinstance(value, dict):
-        return {_scrubbed(name, key): _scrubbed(item, key) for name, item in value.items()}
-    return [_scrubbed(item, key) for item in value] if isinstance(value, list) else value
+        return {_without(shapes, name): _without(shapes, item) for name, item in value.items()}
+    return [_without(shapes, item) for item in value] if isinstance(value, list) else value

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from urllib.parse import quote, quote_plus
 
 import pytest
 
@@ -159,6 +161,16 @@ def test_a_text_is_cleared_of_the_secrets_that_were_given_out(tmp_path):
     assert ctx.without_secrets(text) == (
         "401 for ?token=[secret LONGER] as [secret LONGER], [secret TOKEN]"
     )
+
+
+@pytest.mark.parametrize("write", [str, repr, json.dumps, quote, quote_plus, "{}".format])
+def test_a_key_of_several_lines_and_odd_signs_is_hidden_however_it_is_spelt(tmp_path, write):
+    key = "begin \"key\"\nab\\cd/+= \u00fc\n'end'"
+    (tmp_path / "PEM").write_text(key)
+    ctx = Context(run="r", key="k", effect="e1", secrets_dir=tmp_path)
+    secret = str(ctx.secret("PEM"))
+    for text in (write(secret), write(f"it's {secret} there"), write(f'"{secret}"')):
+        assert "ab" not in ctx.without_secrets(text) and "[secret PEM]" in ctx.without_secrets(text)
 
 
 def test_what_is_read_of_vars_is_the_readers_own():

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from stillrun_agent.registry import Registry
+from stillrun_agent.secrets import Secrets
 
 GOOD = "from stillrun import Agent\nagent = Agent({!r})\n"
 
@@ -62,6 +63,19 @@ def test_a_broken_file_is_named_with_its_line_and_the_others_stay_up(text, line,
     (broken,) = registry.broken
     assert (broken.file, broken.line) == ("a_bad.py", line)
     assert word in broken.error
+
+
+def test_what_a_broken_file_has_raised_is_shown_without_secrets(tmp_path):
+    """GET /agents and /readyz show it to everybody."""
+    secrets = tmp_path / "secrets"
+    secrets.mkdir()
+    (secrets / "TOKEN").write_text("canary-7f3a9e51")
+    agents = tmp_path / "agents"
+    agents.mkdir()
+    text = f"from pathlib import Path\nint(Path({str(secrets / 'TOKEN')!r}).read_text())\n"
+    (agents / "mine.py").write_text(text)
+    registry = Registry.load(agents, hide=Secrets(secrets).redacted)
+    assert "'[secret TOKEN]'" in registry.broken[0].error
 
 
 def test_of_two_agents_with_one_name_the_first_file_wins_and_the_other_is_reported(tmp_path):

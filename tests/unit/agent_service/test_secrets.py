@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from functools import partial
+from urllib.parse import quote, quote_plus
 
 import pytest
 import requests
 
 from services import AgentProcess, StoreProcess, eventually
 from stillrun import Agent, Call, Fail, NotDone, Reply, Succeed, tool
-from stillrun.agent import Happened
+from stillrun.agent import DidNotHappen, Happened
 from stillrun.testing import ScriptedModel, run_agent, settle
 from stillrun_agent.secrets import MIN_CHARS, RedactSecrets, Secrets
 
@@ -65,6 +68,20 @@ def test_a_secret_that_was_replaced_is_known_at_once(folder):
 def test_a_message_that_was_cut_in_the_middle_of_a_secret_is_redacted(folder):
     assert Secrets(folder).redacted(f"at {CANARY[:6]}") == "at [secret TOKEN]"
     assert Secrets(folder).redacted(f"{CANARY}, {CANARY}") == "[secret TOKEN], [secret TOKEN]"
+
+
+LINES = 'begin "key"\nab\\cd/+= \u00fc end'
+
+
+@pytest.mark.parametrize(
+    "write", [str, repr, json.dumps, partial(json.dumps, ensure_ascii=False), quote, quote_plus]
+)
+def test_a_key_of_several_lines_is_found_however_it_is_spelt(folder, write):
+    (folder / "PEM").write_text(LINES + "\n")
+    text = write(LINES)
+    assert Secrets(folder).named_in([text]) == "PEM"
+    shown = Secrets(folder).redacted(f"refused: {text}, {text[:-6]}")
+    assert "ab" not in shown and "[secret PEM]" in shown
 
 
 # --- in a run
@@ -136,6 +153,37 @@ def test_what_a_hook_finds_is_looked_through_too(folder):
     result = run_agent(agent, secrets_dir=folder)
     assert result.output == {"$refused": "the result contains the secret TOKEN"}
     assert CANARY not in str(result.events)
+
+
+@pytest.mark.parametrize(
+    ("says", "outcome"), [(Happened({"ref": 1}), "happened"), (DidNotHappen(), "did_not_happen")]
+)
+def test_what_a_hook_has_found_out_stays_although_its_vars_held_a_secret(folder, says, outcome):
+    """As an unknown it would have been asked again and again, and then a person."""
+
+    def leak(ctx):
+        if ctx.attempt == 1:
+            raise ConnectionError("lost")
+        return "done"
+
+    def find(ctx):
+        ctx.vars.set("token", str(ctx.secret("TOKEN")))
+        return says
+
+    agent = one_call(leak, hook=find, effect="write", on_doubt="reconcile")
+    result = run_agent(agent, secrets_dir=folder)
+    (settled,) = [event for event in result.events if event.type == "effect_settled"]
+    assert (settled.data.outcome, settled.data.by) == (outcome, "agent")
+    assert CANARY not in str(result.events)
+    note = {"$refused": "the change of vars contains the secret TOKEN"}
+    assert result.output == (note if outcome == "happened" else "done")
+
+
+def test_a_tool_that_a_model_makes_up_is_not_named_by_a_secret(folder):
+    model = ScriptedModel([Reply(None, [Call(CANARY, {})])])
+    result = run_agent(Agent("chat"), model=model, secrets_dir=folder)
+    assert CANARY not in f"{result.events} {result.state}"
+    assert "contains the secret TOKEN" in str(result.events)
 
 
 def test_arguments_that_code_decides_are_refused_before_they_are_stored(folder):

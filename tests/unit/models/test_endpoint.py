@@ -267,6 +267,13 @@ def test_the_key_is_in_no_error_and_no_log(fails, caplog, behaviour):
     assert "canary" not in everything(error, caplog)
 
 
+@pytest.mark.parametrize("before", range(480, 501, 5))
+@pytest.mark.parametrize("status", [400, 502])
+def test_no_part_of_the_key_is_left_where_what_the_endpoint_says_is_cut(fails, before, status):
+    error = fails(says(b"." * before + KEY.encode(), status))
+    assert KEY[:5] not in str(error)
+
+
 def test_the_key_is_in_no_reply_also_where_the_endpoint_repeats_it(stub, openai, caplog):
     caplog.set_level(logging.DEBUG)
     hidden = KEY.replace("s", "\\u0073", 1)  # as JSON within JSON may write it
