@@ -14,7 +14,7 @@ from stillrun import Agent, Approval, Call, Context, NotDone, Reply, Turn, tool
 __all__ = ["CLOSED", "SOON_S", "performed", "tripper"]
 
 CLOSED = ("succeeded", "failed", "cancelled")
-SOON_S = 0.1  # a deadline that passes while a test looks on
+SOON_S = 1.0  # a deadline that passes while a test looks on; with less, before it looks
 TIRED = 3  # attempts that the desk is too tired for
 
 performed: dict[str, list[tuple[str, int]]] = defaultdict(list)

@@ -678,14 +678,14 @@ def test_an_outsider_s_run_is_no_work_for_any_worker(reducer, events):
 
 
 def cancelled_plan(calls: int) -> float:
-    """Seconds that dropping a plan of so many calls takes, the best of three."""
+    """Seconds of the processor that dropping a plan of so many calls takes, the best of three."""
     run = Run().lease().plan(*["a"] * calls)
     cancel = run.next(ev.CancelRequested())
     best = 1e9
     for _ in range(3):
-        started = time.perf_counter()
+        started = time.thread_time()
         apply(run.state, cancel)
-        best = min(best, time.perf_counter() - started)
+        best = min(best, time.thread_time() - started)
     return best
 
 
@@ -695,11 +695,11 @@ def test_dropping_a_plan_costs_in_proportion_to_its_size():
 
 
 def test_a_plan_of_a_thousand_calls_is_worked_off_in_seconds():
-    started = time.perf_counter()
+    started = time.thread_time()
     run = Run().force(ev.PlanMade(calls=planned_calls(1000)))
     for ordinal in reversed(range(1, 1001)):
         run.state = fold_into(run.state, [run.next(done(f"e{ordinal}"))])
-    assert time.perf_counter() - started < 5
+    assert time.thread_time() - started < 5
     assert run.said[1:] == [f"e{ordinal}" for ordinal in range(1, 1001)], "in call order"
 
 

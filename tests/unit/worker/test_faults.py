@@ -227,10 +227,11 @@ def test_a_lease_is_renewed_for_as_long_as_a_slow_tool_takes(stage, store, gate,
     agent = Agent("a", tools=[slow])
     agent.decide(lambda s: Succeed() if s.messages else Call("slow"))
     with LossyProxy(store.url) as proxy:
-        stage.worker(agent, url=proxy.url, lease_ttl_s=0.6)
+        # Shorter, and a busy machine lets it expire.
+        stage.worker(agent, url=proxy.url, lease_ttl_s=2.0)
         run = stage.run(agent)
         gate.wait()
-        until(lambda: len(proxy.seen("POST", "/leases")) >= 6)  # twice its life
+        until(lambda: len(proxy.seen("POST", "/leases")) >= 4)  # longer than its life
         gate.open()
         run.ends()
         assert run.events("effect_doubted") == []

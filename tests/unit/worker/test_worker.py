@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 
 import pytest
@@ -464,24 +465,29 @@ def test_a_late_nothing_was_done_says_nothing_about_a_later_attempt(stage, gate)
     assert run.events("effect_failed") == []
 
 
-def test_a_write_that_may_yet_answer_is_not_asked_about(stage, gate, desk):
+def test_a_write_that_may_yet_answer_is_not_asked_about(stage, gate, desk, until):
     """The callee does not know the key yet; to believe it would book twice."""
+    asked = []
 
-    @tool(effect="write", on_doubt="reconcile", timeout_s=0.3)
+    @tool(effect="write", on_doubt="reconcile", timeout_s=1.5)
     def book(ctx) -> str:
-        gate.reached.release()
-        gate._open.wait(0.45)  # longer than its time, shorter than twice its time
+        gate.pass_through()
         return desk.take(ctx.key, "seat")
 
     @book.reconcile
     def find(ctx):
+        asked.append(ctx.key)
         return Happened("seat") if ctx.key in desk.known else DidNotHappen()
 
     agent = steps(Call("book"), Succeed(), tools=[book])
     stage.worker(agent)
     run = stage.run(agent)
+    until(lambda: run.events("effect_doubted"))
+    time.sleep(0.15)  # it would be asked about at once
+    gate.open()  # well before twice its time
     run.ends()
     assert run.events("effect_doubted")[0].data.why == "timeout"
+    assert asked == []
     assert len(desk.calls) == 1
     assert run.events("effect_settled") == []
 
