@@ -55,7 +55,7 @@ def test_the_include_example_brings_store_and_agent_into_another_stack(compose, 
     assert (agents["source"], agents["target"]) == (str(tmp_path / "agents"), "/agents")
     assert secrets["target"] == "/run/secrets" and secrets["read_only"]
     assert services["app"]["environment"]["STORE_URL"] == "http://store:8100"
-    assert services["store"]["environment"]["ALLOWED_HOSTS"] == "store"
+    assert services["store"]["environment"]["ALLOWED_HOSTS"] == "store,"
     assert "data" in found["volumes"]
 
 
