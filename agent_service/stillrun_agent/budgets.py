@@ -11,6 +11,7 @@ import math
 import msgspec
 
 from stillrun.agent import Agent
+from stillrun.check import MAX_EFFECTS
 from stillrun.events import Limits, ModelReply
 from stillrun.state import Control
 
@@ -25,7 +26,9 @@ def limits_of(agent: Agent, control: Control) -> Limits:
     """The limits that hold for a run."""
     run = control.limits
     return Limits(
-        steps=agent.max_steps if run.steps is None else run.steps,
+        # The store's own bound too: it would refuse the call of an agent that allows more, again
+        # and again, and the run would end as a crash loop.
+        steps=min(agent.max_steps, MAX_EFFECTS) if run.steps is None else run.steps,
         tokens=agent.max_tokens if run.tokens is None else run.tokens,
         cost=agent.max_cost if run.cost is None else run.cost,
         wall_s=agent.max_wall_s if run.wall_s is None else run.wall_s,

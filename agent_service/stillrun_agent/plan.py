@@ -45,6 +45,7 @@ MAX_FRAMES = 4  # of a traceback: the call that failed, and how the author's cod
 MENDABLE = {
     "context_too_long": "see @agent.compact, or give the agent a model with more room",
     "key_refused": "see MODEL_KEY_FILE",
+    "setting_refused": "see MODEL_URL, MODEL_NAME and the account there",
 }
 
 

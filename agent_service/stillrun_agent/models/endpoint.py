@@ -6,7 +6,8 @@ it; an answer is bounded in bytes and in time; nothing here repeats anything.
 
     refused, no such host, 408, 409, 425, 429, 503, 529     Busy: nothing was done
     read timeout, cut body, no JSON, 500, 502, 504, ...     AnswerLate, AnswerLost: in doubt
-    401, 403; 413 and what says so; other 3xx and 4xx       a ModelError for good
+    401, 403; 402, 404, 405, 3xx; 413 and what says so;
+    other 4xx                                               a ModelError for good
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from .errors import (
     KeyRefused,
     ModelError,
     RequestRefused,
+    SettingRefused,
 )
 
 __all__ = ["MAX_ANSWER_BYTES", "MAX_RETRY_AFTER_S", "Endpoint", "Exchange"]
@@ -158,7 +160,7 @@ class Endpoint:
         if isinstance(error, requests.ReadTimeout | urllib3.exceptions.ReadTimeoutError):
             return AnswerLate(f"no answer within {self._timeout_s:g} s")
         if isinstance(error, requests.exceptions.InvalidURL | requests.exceptions.InvalidSchema):
-            return RequestRefused(text)
+            return SettingRefused(f"MODEL_URL: {text}")
         return AnswerLost(f"the answer broke off: {text}")
 
     def _judged(self, response: requests.Response, data: bytes, key: str) -> Exchange:
@@ -177,7 +179,7 @@ class Endpoint:
             raise AnswerLost(f"the answer is no JSON object, or was cut: {text}")
         if 300 <= status < 400:
             where = _scrubbed(response.headers.get("Location", "?"), key)
-            raise RequestRefused(f"HTTP {status}: MODEL_URL leads to {where}, name that instead")
+            raise SettingRefused(f"HTTP {status}: MODEL_URL leads to {where}, name that instead")
         raise _refusal(status, said, text, response.headers)
 
 
@@ -209,7 +211,9 @@ def _refusal(status: int, said: str, text: str, headers: Mapping[str, str]) -> E
         return AnswerLost(text)
     if status in (401, 403):
         return KeyRefused(f"the endpoint refuses the key of MODEL_KEY_FILE: {text}")
-    kind: type[ModelError] = RequestRefused
+    # 404 and 405: no such model, or a wrong path. Account, name and address can be mended
+    # while a run waits.
+    kind: type[ModelError] = SettingRefused if status in (402, 404, 405) else RequestRefused
     if status == 413 or _TOO_LONG.search(said):
         kind = ContextTooLong
         text = f"the conversation is too long for the model: {text}"

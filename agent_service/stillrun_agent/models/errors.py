@@ -3,7 +3,7 @@
     NotDone
     `-- Busy              nothing was done: asked again later
     ModelError            no reply will come of this request: the run ends with it
-    |-- ContextTooLong, KeyRefused, RequestRefused, AnswerTooLarge, AnswerCut
+    |-- ContextTooLong, KeyRefused, SettingRefused, RequestRefused, AnswerTooLarge, AnswerCut
     `-- AnswerLost        in doubt: it may have been worked on, and billed; asked again by policy
         `-- AnswerLate
 
@@ -27,6 +27,7 @@ __all__ = [
     "KeyRefused",
     "ModelError",
     "RequestRefused",
+    "SettingRefused",
 ]
 
 
@@ -62,8 +63,14 @@ class KeyRefused(ModelError):
     code = "key_refused"
 
 
+class SettingRefused(ModelError):
+    """There is no such model, or no such path, or nobody pays for it: see MODEL_URL, MODEL_NAME."""
+
+    code = "setting_refused"
+
+
 class RequestRefused(ModelError):
-    """The endpoint will never take this request, such as for a model that it does not have."""
+    """The endpoint will never take this request."""
 
     code = "request_refused"
 
@@ -101,6 +108,7 @@ MODEL_ERRORS: dict[str, type[ModelError]] = {
         ModelError,
         ContextTooLong,
         KeyRefused,
+        SettingRefused,
         RequestRefused,
         AnswerTooLarge,
         AnswerCut,

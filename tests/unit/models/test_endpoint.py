@@ -25,6 +25,7 @@ from stillrun_agent.models.errors import (
     KeyRefused,
     ModelError,
     RequestRefused,
+    SettingRefused,
 )
 from unit.models.conftest import KEY, asking
 from unit.models.stub import (
@@ -186,10 +187,17 @@ def test_a_bad_key_is_final_and_says_which_setting_it_is(fails, status):
     assert "MODEL_KEY_FILE" in str(error)
 
 
-@pytest.mark.parametrize("status", [400, 404, 405, 422])
+@pytest.mark.parametrize("status", [400, 415, 422])
 def test_a_request_that_is_refused_is_final_with_the_endpoints_own_words(fails, status):
     error = fails(says({"detail": "no model 'm'"}, status))
     assert (type(error), error.code) == (RequestRefused, "request_refused")
+    assert "no model 'm'" in str(error)
+
+
+@pytest.mark.parametrize("status", [402, 404, 405])
+def test_a_wrong_name_or_address_or_an_unpaid_account_is_a_setting(fails, status):
+    error = fails(says({"detail": "no model 'm'"}, status))
+    assert (type(error), error.code, error.doubt) == (SettingRefused, "setting_refused", None)
     assert "no model 'm'" in str(error)
 
 
@@ -349,6 +357,6 @@ def test_a_netrc_puts_no_other_password_in_its_place(stub, openai, monkeypatch, 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirect_is_not_followed_and_its_place_is_told(stub, fails, openai, status):
     error = fails(says({}, status, {"Location": "https://elsewhere/v1/chat/completions"}))
-    assert type(error) is RequestRefused
+    assert type(error) is SettingRefused
     assert "https://elsewhere/v1/" in str(error)
     assert len(stub.asked) == 1

@@ -6,6 +6,7 @@ import pytest
 
 from stillrun import Agent, Ask, Call, Succeed, tool, wire
 from stillrun import events as ev
+from stillrun.check import MAX_EFFECTS
 from stillrun.events import ModelCall, ModelReply, Usage
 from stillrun_agent.budgets import priced
 from stillrun_agent.decide import Decision
@@ -61,6 +62,13 @@ def test_a_model_that_plans_more_calls_than_steps_are_left_pauses_before_the_fir
     s = story(by_model(max_steps=3))
     asks(s, "look", "look", "look")
     assert s.decide() == Decision(pause="budget: 4 of 3 steps")
+
+
+def test_an_agent_that_allows_more_than_the_store_takes_is_paused_at_the_stores_bound(story):
+    """The store would refuse each intent, grant after grant: a crash loop without a reason."""
+    s = story(by_model(max_steps=10 * MAX_EFFECTS))
+    s.state.control.ordinal = MAX_EFFECTS
+    assert s.decide() == Decision(pause="budget: 100,001 of 100,000 steps")
 
 
 @pytest.mark.parametrize("budgets", [{"max_tokens": 1_205}, {"max_wall_s": 60}], ids=str)

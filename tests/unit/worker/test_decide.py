@@ -567,7 +567,7 @@ def test_a_model_that_failed_fails_the_run(story):
     assert failed.error == ev.Problem(type="model_error", message="no quota")
 
 
-@pytest.mark.parametrize("code", ["context_too_long", "key_refused"])
+@pytest.mark.parametrize("code", ["context_too_long", "key_refused", "setting_refused"])
 def test_what_a_person_can_mend_about_a_model_pauses_until_the_unpause_asks_again(story, code):
     s = story(by_model())
     s.go()
