@@ -388,7 +388,7 @@ def test_a_call_whose_lease_ran_out_before_it_started_is_not_made(stage, store, 
                 proxy.heal()
 
         client.after = freeze
-        stage.worker(agent, lease_ttl_s=1.0)
+        stage.worker(agent, lease_ttl_s=2.0)
         stage.connect = connect
         run = stage.run(agent)
         run.ends()
