@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
+import threading
+from collections.abc import Iterator
 
 from stillrun.check import check_limits
 from stillrun.errors import InvalidBody, InvalidParameter, RunExists, UnsupportedValue
@@ -13,7 +16,31 @@ from stillrun.wire import MAX_LABEL_KEY, MAX_LABEL_VALUE, MAX_LABELS, StartRun
 from .runs import Entry
 from .storage_models import MAX_EVERY, Policy
 
-__all__ = ["check_storage", "confirm", "created"]
+__all__ = ["OneAtATime", "check_storage", "confirm", "created"]
+
+
+class OneAtATime:
+    """Run ids that somebody is busy with: one holder for each, and none waits for another id's.
+
+    Runs that are started at once would else wait for each other's syncs, with all their threads.
+    """
+
+    def __init__(self) -> None:
+        self._freed = threading.Condition()
+        self._busy: set[str] = set()
+
+    @contextlib.contextmanager
+    def holding(self, run: str) -> Iterator[None]:
+        """Be the only one for the length of a block."""
+        with self._freed:
+            self._freed.wait_for(lambda: run not in self._busy)
+            self._busy.add(run)
+        try:
+            yield
+        finally:
+            with self._freed:
+                self._busy.remove(run)
+                self._freed.notify_all()
 
 
 def created(run: str, body: StartRun) -> RunCreated:

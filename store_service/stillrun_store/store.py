@@ -80,7 +80,7 @@ class Store:
         self.commits: Tally[str] = Tally(COMMIT_BOUNDS_S, amounts=2)  # seconds, events, bytes
         self.findings = Findings()
         self._entries: dict[str, Entry] = {}
-        self._starting = threading.Lock()
+        self._starting = starting.OneAtATime()
         self._memory = Memory()
         self._queues = threading.Lock()
         self.polls = Polls(self.stopping)
@@ -145,7 +145,7 @@ class Store:
         before; DiskFull, Overloaded: nothing has happened; OutcomeUnknown.
         """
         self._refuse_stopping()
-        with self._starting:  # one that is being started is not yet among the entries
+        with self._starting.holding(run):  # one that is being started is not yet among the entries
             entry = self._entries.get(run)
             if entry is None:
                 try:
@@ -352,7 +352,7 @@ class Store:
         Raises RunExists when what the client sent differs from what stands in the log.
         """
         created = starting.created(run, body)
-        with self._starting:
+        with self._starting.holding(run):
             entry = self._entries.get(run)
             if entry is None:
                 self._refuse_stopping()
