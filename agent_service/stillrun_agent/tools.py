@@ -246,7 +246,7 @@ class Performer:
             if self._loop is None:
                 loop = asyncio.new_event_loop()
                 thread = threading.Thread(
-                    target=_run_loop, args=(loop,), name="async-tools", daemon=True
+                    target=self._run_loop, args=(loop,), name="async-tools", daemon=True
                 )
                 try:
                     thread.start()
@@ -256,14 +256,18 @@ class Performer:
                 self._loop = loop  # after its thread runs: without one nothing would ever be called
             return self._loop
 
-
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    try:
-        while not _ran_to_its_end(loop):
-            pass
-    finally:
-        loop.close()
+    def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            while not _ran_to_its_end(loop):
+                pass
+            # An author's code may have stopped it: the next call makes another loop, and the calls
+            # of this one end now, not when they are collected.
+            with self._loop_lock:
+                self._loop = None if self._loop is loop else self._loop
+            loop.run_until_complete(_end_tasks(loop))
+        finally:
+            loop.close()
 
 
 def _ran_to_its_end(loop: asyncio.AbstractEventLoop) -> bool:
@@ -278,12 +282,16 @@ def _ran_to_its_end(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 async def _end_loop(loop: asyncio.AbstractEventLoop) -> None:
+    await _end_tasks(loop)
+    loop.stop()
+
+
+async def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
     tasks = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
     for task in tasks:
         task.cancel()
     if tasks:
         await asyncio.wait(tasks, timeout=END_LOOP_S)
-    loop.stop()
 
 
 def _ended_badly(call: Call, error: BaseException, hide: Hide) -> Outcome:

@@ -140,6 +140,21 @@ def test_sys_exit_in_a_task_does_not_end_the_loop_of_all_async_tools(stage, capl
     assert "the loop goes on" in caplog.text
 
 
+def test_a_tool_that_stops_the_loop_of_all_async_tools_stops_its_own_call_only(stage):
+    @tool(retries=1, backoff_s=0.1)
+    async def stops(ctx) -> int:
+        if ctx.attempt == 1:
+            asyncio.get_running_loop().stop()
+            await asyncio.Event().wait()
+        return ctx.attempt
+
+    agent = once(stops)
+    stage.worker(agent)
+    run = stage.run(agent)
+    assert run.ends()["status"] == "succeeded"
+    assert run.events("effect_succeeded")[0].data.result == 2
+
+
 @pytest.mark.parametrize("what", ["run", "call", "loop"])
 def test_a_thread_that_does_not_start_parks_no_run(stage, monkeypatch, what):
     real, refused = threading.Thread.start, []
