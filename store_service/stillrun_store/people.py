@@ -86,31 +86,39 @@ def _after_deadlines(store: Store, run: str, draft: Draft) -> Result:
 
 
 def cancel(store: Store, run: str, body: By) -> Result:
-    """Ask for the end; the store ends the run itself when nothing is open, in doubt or leased."""
+    """Ask for the end; the store ends the run itself when nothing is open, in doubt or leased.
+
+    Its children are asked too, also by a repeat: the store may have died between it and them.
+    """
     data = ev.CancelRequested(by=body.by, reason=body.reason)
-    children: set[str] = set()
-
-    def note(entry: Entry, loaded: Loaded) -> None:
-        # Before the cancel: it drops what is planned. A child's id follows from its call's.
-        live = loaded.state.control.effects.values()
-        children.update(f"{run}~{effect.ordinal}" for effect in live if effect.kind == "tool")
-
-    done = write(
-        store,
-        run,
-        [Draft(type="cancel_requested", data=data, id=_id(body.id))],
-        before=note,
-    )
-    for child in sorted(children):
+    draft = Draft(type="cancel_requested", data=data, id=_id(body.id))
+    done = write(store, run, [draft])
+    for child in _children(store, run):
         _cancel_child(store, run, child, body)
     return done
 
 
+def _children(store: Store, parent: str) -> list[str]:
+    """Runs that calls of this one have started: their ids follow from the calls'."""
+    return sorted(
+        entry.run
+        for entry in store.entries()
+        if entry.run.startswith(f"{parent}~") and entry.summary.labels.get("parent") == parent
+    )
+
+
 def _cancel_child(store: Store, parent: str, child: str, body: By) -> None:
     try:
-        if store.entry(child).summary.labels.get("parent") != parent:
-            return
-        cancel(store, child, By(by=body.by, reason=f"its parent run {parent} was cancelled"))
+        entry = store.entry(child)
+        is_asked = entry.summary.status == "cancelled"
+        if not entry.summary.closed:
+            is_asked = store.state_at(entry, entry.head_seq).state.control.cancel is not None
+            if not is_asked:
+                reason = f"its parent run {parent} was cancelled"
+                cancel(store, child, By(by=body.by, reason=reason))
+        if is_asked:  # and may have died before it asked its own
+            for grandchild in _children(store, child):
+                _cancel_child(store, child, grandchild, body)
     except (RunNotFound, RunClosed, RunDeleted, CheckRefused):
         return  # there is none, or it has come to its end by itself
     except StillrunError as error:

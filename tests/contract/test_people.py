@@ -712,6 +712,33 @@ def test_a_cancel_of_the_parent_cancels_its_child_once(door):
     assert cancel == {"by": "ada", "reason": "its parent run r was cancelled"}
 
 
+def test_a_repeated_cancel_reaches_the_children_that_a_crash_had_kept_from_it(door, monkeypatch):
+    with_child(door)
+    door.start("r~1~1", agent="other", labels={"parent": "r~1"})
+    sent = {"by": "ada", "id": new_id()}
+    for survivors in (["r~1", "r~1~1"], ["r~1~1"]):  # the store dies after one cancel more
+        with monkeypatch.context() as patch:
+            patch.setattr(people, "_children", dying_before(survivors[0], people._children))
+            assert door.post("/runs/r/cancel", sent, is_damaged=True).status == 500
+        assert [door.status(run) for run in survivors] == ["queued"] * len(survivors)
+        door.reopened()
+    good(door.post("/runs/r/cancel", sent), 200)
+    assert [door.status(run) for run in ("r", "r~1", "r~1~1")] == ["cancelled"] * 3
+    for run in ("r", "r~1", "r~1~1"):
+        events = door.get(f"/runs/{run}/events").body["events"]
+        assert sum(event["type"] == "cancel_requested" for event in events) == 1
+
+
+def dying_before(run, children):
+    def find(store, parent):
+        found = children(store, parent)
+        if run in found:
+            raise MemoryError("the store dies here")
+        return found
+
+    return find
+
+
 def test_a_cancel_leaves_a_run_alone_that_only_has_a_childs_name(door):
     with_child(door, labels={})
     good(door.post("/runs/r/cancel"), 201)
