@@ -107,7 +107,13 @@ def _until_granian_listens(end: Callable[[], object]) -> None:
 def _disk_failed(error: BaseException) -> None:
     """fsync failed: nobody knows what is on the disk. Say so, answer what is in flight, end."""
     _log.critical("the disk failed, ending: %s", error)
-    threading.Timer(0.2, os._exit, (EXIT_DISK_FAILED,)).start()
+    try:
+        threading.Timer(0.2, os._exit, (EXIT_DISK_FAILED,)).start()
+    except (
+        RuntimeError,
+        MemoryError,
+    ):  # no thread to be had: then the answers go
+        os._exit(EXIT_DISK_FAILED)
 
 
 def _report(store: Store, config: Config) -> None:

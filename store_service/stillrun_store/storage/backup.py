@@ -18,7 +18,7 @@ from typing import Any
 from . import manifest
 from .copying import Unreadable, copy_bytes, copy_file, open_source, sync_tree
 from .datadir import read_format, read_store
-from .durable import write_all
+from .durable import make_folders, write_all
 from .errors import BadBackup
 from .files import Files, StatEntry
 from .format import (
@@ -56,7 +56,7 @@ def back_up(files: Files, source: Path, target: Path, about: dict[str, Any]) -> 
         raise BadBackup(f"{source} holds no store: its store.json is missing")
     manifest.empty(files, target, source)
     index = index_of(files, source)
-    files.makedirs(target)
+    make_folders(files, target)
     files.fsync_dir(target.parent)
     backup = _Backup(files, source, target)
     backup.copy()
@@ -197,7 +197,12 @@ class _Backup:
         if not files.exists(target):  # an empty one deletes as well
             files.close(files.open_new(target))
         # What a deletion has not removed yet belongs to it, or a fork reads it.
-        for inner in sorted(self._scan(self._runs / f"{name}.deleted")):
+        try:
+            inners = sorted(self._scan(self._runs / f"{name}.deleted"))
+        except Unreadable:
+            self.left_out.add(f"runs/{name}.deleted")
+            inners = []
+        for inner in inners:
             if parse_segment_name(inner.name) is not None:
                 files.makedirs(self._copies / f"{name}.deleted")
                 with suppress(FileNotFoundError, Unreadable):
@@ -209,7 +214,12 @@ class _Backup:
         if not files.exists(blobs):
             return
         for folder in files.scan(blobs):
-            for entry in files.scan(blobs / folder.name) if folder.is_dir else []:
+            try:
+                entries = self._scan(blobs / folder.name) if folder.is_dir else []
+            except Unreadable:
+                self.damaged_blobs.append(f"blobs/{folder.name}")
+                continue
+            for entry in entries:
                 name = f"blobs/{folder.name}/{entry.name}"
                 if entry.is_dir or not is_blob_name(entry.name):
                     self.left_out.add(name)

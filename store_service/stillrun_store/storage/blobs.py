@@ -8,7 +8,7 @@ import hashlib
 import threading
 from pathlib import Path
 
-from .durable import FailStop, refused, replace_file
+from .durable import FULL, FailStop, refused, replace_file
 from .errors import BadBlob, DataDirUnusable
 from .files import NO_DESCRIPTOR, Files
 from .format import is_blob_name
@@ -97,6 +97,8 @@ class Blobs:
             self._files.touch(fd)
             self._fail_stop.sync(self._files.fsync, fd, path)
         except OSError as error:
+            if error.errno in FULL:  # btrfs writes even a time anew; the blob is as it was
+                raise refused(path, error) from error
             raise self._fail_stop.stop(f"touch of {path}", error) from error
         finally:
             self._files.close(fd)

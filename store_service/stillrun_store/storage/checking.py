@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from .blobs import Blobs
-from .durable import FailStop
-from .errors import BadBlob, DamagedLog, DataDirUnusable, DroppedRun
-from .files import Files
+from .durable import FailStop, refused
+from .errors import BadBlob, DamagedLog, DataDirUnusable, DroppedRun, NoDescriptor
+from .files import NO_DESCRIPTOR, Files
 from .format import Place, is_blob_name, segment_name, snapshot_name
 from .handles import Handles
 from .log import LogReader, RunLog, Segment, Tip
@@ -213,6 +213,7 @@ class Checks:
             damaged = self._reader.damaged(log, bad.seq, detail)
             return Fault("log", fault.file, damaged.detail, log.run, damaged.seq)
         except OSError as error:  # a bad sector: maybe not for ever, so the run is not marked
+            _refuse_unseen(log.directory, error)
             return Fault("log", fault.file, f"cannot be read: {error}", log.run, fault.seq)
         return None
 
@@ -225,6 +226,7 @@ class Checks:
             return None
         except (ValueError, OSError, DamagedLog) as error:
             log.refuse_dropped()
+            _refuse_unseen(log.directory, error)
             self._snapshots.report(log, fault.seq, str(error))
             return Fault("snapshot", fault.file, str(error), log.run, fault.seq)
         return fault if fault.kind == "fold" else None
@@ -232,9 +234,17 @@ class Checks:
     def _blob(self, fault: Fault) -> Fault | None:
         try:
             self._blobs.get(fault.file.rpartition("/")[2])
+        except NoDescriptor:
+            raise  # it was not looked at
         except (BadBlob, DataDirUnusable):
             return fault
         return None
+
+
+def _refuse_unseen(directory: Path, error: Exception) -> None:
+    """What no descriptor was left for was not looked at: that is no finding. NoDescriptor."""
+    if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR:
+        raise refused(directory, error) from error
 
 
 def _segment(

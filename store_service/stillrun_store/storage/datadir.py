@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from .durable import FailStop, replace_file
+from .durable import FailStop, make_folders, replace_file
 from .errors import DataDirBusy, DataDirUnusable, StorageError, UnsupportedFormat
 from .files import Files
 from .format import FORMAT_VERSION
@@ -42,7 +42,7 @@ class DataDir:
         self.index = path / "index"
         self._lock_path = path / "LOCK"
         try:
-            files.makedirs(path)
+            make_folders(files, path)
             read_format(files, path)
             self._lock_fd = self._lock()
         except OSError as error:

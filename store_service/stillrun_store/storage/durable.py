@@ -15,7 +15,7 @@ from typing import TypeVar
 from .errors import DataDirUnusable, DiskFull, NoDescriptor, OutcomeUnknown, StorageError
 from .files import NO_DESCRIPTOR, Files
 
-__all__ = ["FULL", "FailStop", "refused", "replace_file", "write_all"]
+__all__ = ["FULL", "FailStop", "make_folders", "refused", "replace_file", "write_all"]
 
 T = TypeVar("T")
 
@@ -67,6 +67,20 @@ class FailStop:
         if first and self._on_fatal is not None:
             self._on_fatal(error)
         return error
+
+
+def make_folders(files: Files, path: Path) -> None:
+    """The folder and those above it that are missing, durable with their names: a power cut that
+    forgets one of them forgets all that was synced below it. OSError."""
+    missing = []
+    while not files.exists(path):
+        missing.append(path)
+        path = path.parent
+    if not missing:
+        return
+    files.makedirs(missing[0])
+    for made in reversed(missing):
+        files.fsync_dir(made.parent)
 
 
 def write_all(files: Files, fd: int, data: bytes, offset: int) -> None:

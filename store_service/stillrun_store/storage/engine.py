@@ -71,9 +71,13 @@ class Engine:
         self.checks = Checks(
             files, data_dir, self._log_or_none, self._reader, self._snapshots, self._blobs
         )
-        tails = Tails(files)
         self._writer = LogWriter(
-            files, self._handles, self._reader, tails, self._fail_stop, max_segment_bytes
+            files,
+            self._handles,
+            self._reader,
+            Tails(files, self._fail_stop),
+            self._fail_stop,
+            max_segment_bytes,
         )
         self._graves = Graves(files, self._dir.runs, self._fail_stop)
         self._index = Index(files, self._dir.index, self._fail_stop)
@@ -89,6 +93,8 @@ class Engine:
             seal_after_s,
         )
         try:
+            # What fails here is told to who opens: nothing runs yet that would have to end.
+            tails = Tails(files, FailStop(None))
             recovery = Recovery(
                 files, self._dir.runs, self._reader, self._snapshots, tails, self._graves
             )

@@ -52,6 +52,10 @@ class Graves:
                 if entry.is_dir:
                     self._to_finish.append(name)
 
+    def add_half_made(self, name: str, moved_to: str) -> None:
+        """A creation that never finished was moved aside just now: it goes if the run does."""
+        self._half_made.setdefault(name, []).append(moved_to)
+
     def has_name(self, name: str) -> bool:
         """Whether the run whose directory had this name was deleted."""
         return name in self._names
@@ -105,6 +109,11 @@ class Graves:
         for name in self._to_finish:
             foreign += self._finish(name)
         self._to_finish.clear()
+        for name in self._names & self._half_made.keys():
+            try:
+                foreign += self._remove_half_made(name)
+            except OSError as error:
+                logger.warning("%s: what is left of it stays: %s", name, error)
         return foreign
 
     def _announce(self, name: str, tombstone: bytes) -> None:
@@ -119,11 +128,7 @@ class Graves:
         files, grave, final = self._files, self._grave(name), self._final(name)
         foreign: list[str] = []
         try:
-            for half_made in self._half_made.pop(name, []):
-                if left := self._empty(self._runs_dir / half_made):
-                    foreign += left
-                else:
-                    files.rmdir(self._runs_dir / half_made)
+            foreign += self._remove_half_made(name)
             left = self._empty(grave)
             if not files.exists(final):
                 if not files.exists(self._temp(name)):
@@ -136,6 +141,16 @@ class Graves:
                 files.rmdir(grave)
         except (OSError, DiskFull, DataDirUnusable) as error:
             logger.warning("%s: deleted, the next start removes the rest: %s", grave.name, error)
+        return foreign
+
+    def _remove_half_made(self, name: str) -> list[str]:
+        """Creations of the run that never finished; what is left that is not the store's."""
+        foreign: list[str] = []
+        for half_made in self._half_made.pop(name, []):
+            if left := self._empty(self._runs_dir / half_made):
+                foreign += left
+            else:
+                self._files.rmdir(self._runs_dir / half_made)
         return foreign
 
     def _empty(self, directory: Path) -> list[str]:

@@ -76,8 +76,9 @@ class Index:
         replace_file(
             self._files, self._fail_stop, self._path, self._path.with_suffix(".idx.tmp"), data
         )
+        # Known before it is opened: without a descriptor for it the next append goes on there.
+        self._size_bytes, self._is_whole = len(data), True
         self._fd = self._files.open_rw(self._path)
-        self._size_bytes = len(data)
 
     def close(self) -> None:
         fd, self._fd = self._fd, None

@@ -50,7 +50,7 @@ def look(files: Files, runs_dir: Path, index: dict[str, IndexRecord]) -> Recover
     reader = LogReader(files, Handles(files), _unmarked)
     snapshots = Snapshots(files, reader, fail_stop)
     graves = _LeftOpen(files, runs_dir, fail_stop)
-    recovery = Recovery(files, runs_dir, reader, snapshots, _HandsOff(files), graves)
+    recovery = Recovery(files, runs_dir, reader, snapshots, _HandsOff(files, fail_stop), graves)
     recovery.run({name: record.doubted() for name, record in index.items()})
     return recovery
 

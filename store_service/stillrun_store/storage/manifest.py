@@ -75,16 +75,24 @@ def verify(files: Files, folder: Path, body: dict[str, Any]) -> None:
         raise BadBackup(f"{folder} is not the backup that was made: {'; '.join(wrong[:10])}{more}")
 
 
-def files_of(files: Files, folder: Path) -> dict[str, int]:
-    """Every file below, the manifest left out, by its path with slashes; sizes in bytes."""
-    return dict(_below(files, folder, ""))
+def files_of(files: Files, folder: Path, *, may_go: bool = False) -> dict[str, int]:
+    """Every file below, the manifest left out, by its path with slashes; sizes in bytes.
+
+    `may_go`: a folder below that goes away or is renamed meanwhile holds nothing."""
+    return dict(_below(files, folder, "", may_go))
 
 
-def _below(files: Files, folder: Path, prefix: str) -> Iterator[tuple[str, int]]:
-    for entry in files.scan(folder):
+def _below(files: Files, folder: Path, prefix: str, may_go: bool) -> Iterator[tuple[str, int]]:
+    try:
+        entries = files.scan(folder)
+    except FileNotFoundError:
+        if may_go and prefix:
+            return
+        raise
+    for entry in entries:
         name = prefix + entry.name
         if entry.is_dir and name != VOLUMES_OWN:
-            yield from _below(files, folder / entry.name, f"{name}/")
+            yield from _below(files, folder / entry.name, f"{name}/", may_go)
         elif name not in (MANIFEST, VOLUMES_OWN):
             yield name, entry.size_bytes
 

@@ -161,13 +161,11 @@ class Recovery:
             path = log.path_of(last.first_seq)
             self._rewrote |= self._tails.rewrite(path, durable, last.size_bytes)
         if stop is not None:
-            self._cut(log, stop)
+            self._cut(log, stop, dict(listing.segments)[stop.segment])
 
-    def _cut(self, log: RunLog, stop: Stop) -> None:
+    def _cut(self, log: RunLog, stop: Stop, size: int) -> None:
+        """`size`: bytes of the file. Not asked again: of a look, the run may be deleted by now."""
         path = log.path_of(stop.segment)
-        size = next(
-            s.size_bytes for s in self._list(log.directory).segments if s[0] == stop.segment
-        )
         copied_to: str | None = None
         if stop.offset == 0:
             # A roll that never finished: its only event was never acknowledged.
@@ -191,7 +189,9 @@ class Recovery:
             return
         known = record is not None or bool(listing.snapshots)
         if not known and len(segments) <= 1 and not self._has_frame(directory, segments):
-            moved = self._relative(self._tails.move_aside(directory))
+            target = self._tails.move_aside(directory)
+            self._graves.add_half_made(directory.name, target.name)
+            moved = self._relative(target)
             logger.warning("half-made run moved to %s", moved)
             self.report.half_made.append(moved)
             return

@@ -12,7 +12,7 @@ from typing import Any
 from . import manifest
 from .copying import Unreadable, copy_file, sync_tree
 from .datadir import RESTORING, store_text, write_text
-from .durable import FailStop
+from .durable import FailStop, make_folders
 from .errors import BadBackup
 from .files import Files
 from .format import FORMAT_VERSION
@@ -29,7 +29,7 @@ def restore(files: Files, backup: Path, target: Path, restored_at: str) -> dict[
     manifest.empty(files, target, backup)
     manifest.verify(files, backup, about)
     fail_stop = FailStop(None)
-    files.makedirs(target)
+    make_folders(files, target)
     files.fsync_dir(target.parent)
     write_text(files, fail_stop, target / "FORMAT", f"{RESTORING}\n")
     for name in ("runs", "blobs", "index"):

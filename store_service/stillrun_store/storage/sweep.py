@@ -85,30 +85,40 @@ def _named(files: Files, runs: Path, names: Iterable[str]) -> set[str]:
     """Those whose digest stands in a file below `runs`: a log, a snapshot, what was cut off."""
     by_digest = {name.rpartition("/")[2].encode(): name for name in names}
     found: set[str] = set()
-    for path in files_of(files, runs):
-        try:
-            fd = files.open_read(runs / path)
-        except FileNotFoundError:
-            continue  # of a run that is being deleted
-        except OSError as error:
-            raise DataDirUnusable(runs / path, f"cannot be read: {error}") from error
-        try:
-            at, before = 0, b""
-            while data := files.pread(fd, CHUNK_BYTES, at):
-                at += len(data)
-                data = before + data
-                before = data[-(DIGEST - 1) :]  # a digest may lie across two chunks
-                for run in _HEX.finditer(data):
-                    digits = run[0]
-                    for start in range(len(digits) - DIGEST + 1):
-                        name = by_digest.get(digits[start : start + DIGEST])
-                        if name is not None:
-                            found.add(name)
-        except OSError as error:
-            raise DataDirUnusable(runs / path, f"cannot be read: {error}") from error
-        finally:
-            files.close(fd)
+    listed = set(files_of(files, runs, may_go=True))
+    for path in listed:
+        _search(files, runs / path, by_digest, found)
+    # A run that was deleted meanwhile has elsewhere what is left of it, and a fork may read that.
+    for path in files_of(files, runs, may_go=True).keys() - listed:
+        if path.partition("/")[0].endswith(".deleted"):
+            _search(files, runs / path, by_digest, found)
     return found
+
+
+def _search(files: Files, path: Path, by_digest: dict[bytes, str], found: set[str]) -> None:
+    """Add to `found` what one file names; nothing if it is gone."""
+    try:
+        fd = files.open_read(path)
+    except FileNotFoundError:
+        return  # of a run that is being deleted
+    except OSError as error:
+        raise DataDirUnusable(path, f"cannot be read: {error}") from error
+    try:
+        at, before = 0, b""
+        while data := files.pread(fd, CHUNK_BYTES, at):
+            at += len(data)
+            data = before + data
+            before = data[-(DIGEST - 1) :]  # a digest may lie across two chunks
+            for run in _HEX.finditer(data):
+                digits = run[0]
+                for start in range(len(digits) - DIGEST + 1):
+                    name = by_digest.get(digits[start : start + DIGEST])
+                    if name is not None:
+                        found.add(name)
+    except OSError as error:
+        raise DataDirUnusable(path, f"cannot be read: {error}") from error
+    finally:
+        files.close(fd)
 
 
 def _refuse_damage(files: Files, data_dir: Path) -> None:

@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from .durable import refused, write_all
+from .durable import FailStop, refused, write_all
 from .errors import DiskFull
 from .files import Files
 
@@ -18,10 +18,12 @@ CHUNK_BYTES = 1 << 20
 
 
 class Tails:
-    """Its OSErrors mean that the disk refuses what must be done before a log can be used."""
+    """Its OSErrors mean that the disk refuses what must be done before a log can be used; so does
+    OutcomeUnknown, which is a sync that failed and must not be tried again."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Files, fail_stop: FailStop) -> None:
         self._files = files
+        self._fail_stop = fail_stop
 
     def rewrite(self, path: Path, start: int, end: int) -> bool:
         """The same bytes once more, synced. After a failed fsync the page cache shows bytes that
@@ -33,10 +35,10 @@ class Tails:
         try:
             for at in range(start, end, CHUNK_BYTES):
                 write_all(files, fd, files.pread(fd, min(CHUNK_BYTES, end - at), at), at)
-            files.fsync(fd)
+            self._fail_stop.sync(files.fsync, fd, path)
         finally:
             files.close(fd)
-        files.fsync_dir(path.parent)
+        self._sync_dir(path.parent)
         return True
 
     def cut(self, path: Path, at: int) -> Path:
@@ -51,17 +53,17 @@ class Tails:
                 with suppress(OSError):
                     files.unlink(copy)  # the original is untouched; each try would leave one more
                 raise
-            files.fsync(fd)
+            self._fail_stop.sync(files.fsync, fd, path)
         finally:
             files.close(fd)
-        files.fsync_dir(path.parent)
+        self._sync_dir(path.parent)
         return copy
 
     def move_aside(self, path: Path) -> Path:
         """Rename a file or directory out of the way, durably."""
         target = self.aside(path)
         self._files.rename(path, target)
-        self._files.fsync_dir(path.parent)
+        self._sync_dir(path.parent)
         return target
 
     def aside(self, path: Path) -> Path:
@@ -86,11 +88,14 @@ class Tails:
                 write_all(
                     files, fd, files.pread(source, min(CHUNK_BYTES, end - at), at), at - start
                 )
-            files.fsync(fd)
+            self._fail_stop.sync(files.fsync, fd, target)
         except DiskFull:
             with suppress(OSError):
                 files.unlink(target)  # half a copy; the original is untouched
             raise
         finally:
             files.close(fd)
-        files.fsync_dir(target.parent)
+        self._sync_dir(target.parent)
+
+    def _sync_dir(self, path: Path) -> None:
+        self._fail_stop.sync(self._files.fsync_dir, path, path)

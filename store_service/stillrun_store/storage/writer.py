@@ -200,6 +200,10 @@ class LogWriter:
             except DiskFull:
                 self._undo(f"removal of {path}", lambda: files.unlink(path))
                 self._handles.forget(path)
+                if first_seq > 1:
+                    # What is appended next may fit into the segment before: a name that a power
+                    # cut brings back behind it would make a sound log look damaged.
+                    self._sync_dir(path.parent)
                 raise
             except OSError as error:
                 raise self._fail_stop.stop(f"write to {path}", error) from error

@@ -280,6 +280,37 @@ def test_a_deletion_that_is_not_finished_burns_the_id_too(data, tmp_path):
         engine.close()
 
 
+@pytest.mark.parametrize("where", ["a grave", "a folder of blobs"])
+def test_a_folder_that_cannot_be_listed_is_named_and_the_rest_is_there(
+    data, tmp_path, capsysbinary, monkeypatch, where
+):
+    directory = segment(data).parent
+    directory.rename(directory.with_name(directory.name + ".deleted"))
+    bad = {
+        "a grave": directory.with_name(directory.name + ".deleted"),
+        "a folder of blobs": data / "blobs" / BLOB_ID[:2],
+    }[where]
+
+    class BadSector(Unsynced):
+        def scan(self, path):
+            if path == bad:
+                raise OSError(errno.EIO, "bad sector")
+            return super().scan(path)
+
+    monkeypatch.setattr(backup_command, "OsFiles", BadSector)
+    code, [shown] = typed(capsysbinary, backup_command, tmp_path / "b", "--store-data", data)
+    named = shown["left_out"] if where == "a grave" else shown["damaged_blobs"]
+    assert named == [str(bad.relative_to(data))]
+    assert code == (1 if where == "a folder of blobs" else 0)
+    restore(OsFiles(), tmp_path / "b", tmp_path / "new", NOW)
+    engine = opened(tmp_path / "new")
+    try:
+        assert engine.info("other").damage is None
+        assert engine.tombstone("run") == (0, b"")
+    finally:
+        engine.close()
+
+
 # --- damage
 
 

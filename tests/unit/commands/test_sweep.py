@@ -180,6 +180,54 @@ def test_a_blob_put_again_and_named_while_the_logs_are_read_stays(engine, data):
     assert engine.get_blob(sha256) == b"late"
 
 
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_a_run_deleted_while_its_folder_is_listed_ends_no_sweep(engine, data, step):
+    """The folder is listed once for the names, and once in each look for damage."""
+    engine.create("run", LOG_ID, [b"first"])
+    engine.create("other", OTHER_ID, [put(engine, "named").encode()])
+    put(engine, "unnamed")
+    folder, looks = segment(data).parent, []
+
+    def listed(call: str, path: Path) -> bool:
+        looks.append(path) if call == "scan" and path == folder else None
+        return len(looks) == step
+
+    files = Meanwhile(listed, lambda: engine.drop("run", b"deleted"))
+    swept = sweep(files, data, before_s=time.time() - DAY_S, delete=True)
+    assert files.done or step == 3
+    assert (swept.unnamed, swept.deleted) == (1, 1)
+    assert blobs_of(data) == {digest(b"named")}
+
+
+def test_what_a_run_moved_to_its_grave_meanwhile_names_stays(engine, data):
+    engine.create("run", LOG_ID, [put(engine, "named").encode()])
+    folder = segment(data).parent
+
+    def buried():
+        folder.rename(folder.with_name(folder.name + ".deleted"))
+
+    files = Meanwhile(lambda call, path: call == "scan" and path == folder, buried)
+    swept = sweep(files, data, before_s=time.time() - DAY_S, delete=False)
+    assert files.done
+    assert swept.unnamed == 0
+
+
+def test_a_run_with_a_torn_tail_that_is_deleted_during_a_look_ends_no_sweep(engine, data):
+    engine.create("run", LOG_ID, [b"first"])
+    put(engine, "unnamed")
+    with segment(data).open("ab") as log:
+        log.write(b"torn")
+    folder, scans = segment(data).parent, []
+
+    def listed_again(call: str, path: Path) -> bool:
+        scans.append(path) if call == "scan" and path == folder else None
+        return len(scans) == 3  # for the names, for the first look, and then its torn tail
+
+    files = Meanwhile(listed_again, lambda: engine.drop("run", b"deleted"))
+    swept = sweep(files, data, before_s=time.time() - DAY_S, delete=True)
+    assert (swept.unnamed, swept.deleted) == (1, 1)
+
+
 def test_a_put_waits_for_a_sweep_and_then_writes_what_went(engine, data):
     """Else it would be answered "known" and be gone."""
     sha256 = put(engine, "raced")
