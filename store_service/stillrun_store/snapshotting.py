@@ -25,6 +25,10 @@ __all__ = ["MAX_BY_HAND", "Snapshots"]
 
 _log = logging.getLogger(__name__)
 
+# States that wait for the one thread that writes them. A disk slower than its store's appends would
+# else end with one of each run in memory.
+MAX_WAITING_BYTES = 96 << 20
+
 MAX_BY_HAND = 4  # at once, of all runs: each holds a state two or three times in memory
 
 
@@ -70,7 +74,8 @@ class Snapshots:
     def capture(self, entry: Entry, loaded: Loaded) -> Job:
         """The state at head, to be written by `finish`; the tail starts anew."""
         entry.tail = Tail(entry.head_seq, entry.tail.snapshot_bytes, pending=True)
-        return Job(entry, entry.tail, loaded.state.freeze(), loaded.ids.packed())
+        state, ids = loaded.state.freeze(), loaded.ids.packed()
+        return Job(entry, entry.tail, state, ids, loaded.weight_bytes)
 
     def drop(self, entry: Entry, seq: int | None = None) -> None:
         """Delete the snapshot of that seq, or all of them; those on their way are not written."""
@@ -94,7 +99,8 @@ class Snapshots:
         # by an older, smaller one, and the bound on what is written would not hold.
         if (policy.weighs and entry.tail.pending) or not _is_due(policy, entry):
             return
-        self._writer.ask(self.capture(entry, loaded))
+        if self._writer.has_room(loaded.weight_bytes):  # else it stays due
+            self._writer.ask(self.capture(entry, loaded))
 
     # --- any thread
 
@@ -164,6 +170,7 @@ class Job:
     tail: Tail
     state: State
     ids: bytes
+    weight_bytes: int
 
 
 class _Writer:
@@ -172,15 +179,23 @@ class _Writer:
     def __init__(self, write: Callable[[Job], None]) -> None:
         self._write = write
         self._asked: OrderedDict[str, Job] = OrderedDict()
+        self._waiting_bytes = 0
         self._writing: str | None = None
         self._wake = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="snapshots", daemon=True)
         self._thread.start()
 
+    def has_room(self, weight_bytes: int) -> bool:
+        """Whether a state that weighs so much may wait; one may always."""
+        with self._wake:
+            return not self._asked or self._waiting_bytes + weight_bytes <= MAX_WAITING_BYTES
+
     def ask(self, job: Job) -> None:
         """Write this soon."""
         with self._wake:
+            replaced = self._asked.get(job.entry.run)
+            self._waiting_bytes += job.weight_bytes - (replaced.weight_bytes if replaced else 0)
             self._asked[job.entry.run] = job
             self._wake.notify_all()
 
@@ -190,6 +205,7 @@ class _Writer:
             job = self._asked.pop(run, None)
             if job is not None:
                 job.tail.pending = False
+                self._waiting_bytes -= job.weight_bytes
             self._wake.wait_for(lambda: self._writing != run)
 
     def close(self) -> None:
@@ -205,6 +221,7 @@ class _Writer:
                 if not self._asked:
                     return
                 self._writing, job = self._asked.popitem(last=False)
+                self._waiting_bytes -= job.weight_bytes
             self._write(job)
             with self._wake:
                 self._writing = None

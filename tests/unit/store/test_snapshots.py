@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,7 +14,7 @@ from services import eventually
 from stillrun import codec
 from stillrun.reducers import fold
 from stillrun.schema import SCHEMA_VERSION
-from stillrun_store import snapshots
+from stillrun_store import snapshots, snapshotting
 from stillrun_store.runs import Ids
 from stillrun_store.storage_models import KEEP
 from unit.shared.anything import datas, json_values
@@ -78,6 +79,37 @@ def test_a_snapshot_that_cannot_be_written_fails_no_append(open_door, monkeypatc
     fill(door, 9)
     eventually(lambda: tried, "a snapshot was tried")
     assert door.head() == 10 and seqs(door) == []
+
+
+def test_states_that_wait_for_a_slow_disk_are_few_and_those_left_out_stay_due(
+    open_door, monkeypatch
+):
+    door = open_door(snapshot_every=5)
+    monkeypatch.setattr(snapshotting, "MAX_WAITING_BYTES", 50_000)  # six of about 8 kB
+    engine, goes_on = door.store.engine, threading.Event()
+    put = engine.put_snapshot
+
+    def slow(run, seq, body):
+        assert goes_on.wait(30)
+        return put(run, seq, body)
+
+    monkeypatch.setattr(engine, "put_snapshot", slow)
+    runs = [f"r{n}" for n in range(20)]
+    for run in runs:
+        door.outsider(run)
+        fill(door, 5, run)
+    waiting = door.store.snapshots._writer._asked
+    few, weight = len(waiting), sum(job.weight_bytes for job in waiting.values())
+    counted = door.store.snapshots._writer._waiting_bytes
+    goes_on.set()
+    assert 3 <= few <= 8
+    assert counted == weight <= 50_000
+    for run in runs:  # each finds room in the end
+        eventually(lambda: not waiting, "the queue is empty")
+        fill(door, 1, run)
+        eventually(lambda run=run: seqs(door, run), f"a snapshot of {run}")
+    eventually(lambda: not waiting, "the queue is empty")
+    assert door.store.snapshots._writer._waiting_bytes == 0
 
 
 def test_old_ones_go_when_they_outweigh_the_log(open_door):
