@@ -109,10 +109,8 @@ def _disk_failed(error: BaseException) -> None:
     _log.critical("the disk failed, ending: %s", error)
     try:
         threading.Timer(0.2, os._exit, (EXIT_DISK_FAILED,)).start()
-    except (
-        RuntimeError,
-        MemoryError,
-    ):  # no thread to be had: then the answers go
+    except (RuntimeError, MemoryError):
+        # No thread is to be had: then without the answers.
         os._exit(EXIT_DISK_FAILED)
 
 
