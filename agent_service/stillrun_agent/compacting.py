@@ -18,10 +18,11 @@ from stillrun.errors import Refused
 from stillrun.events import Data, KeptMessage
 from stillrun.signatures import copied, plain_default
 from stillrun.state import State
+from stillrun.tools import AUTHORS
 from stillrun.values import same, validate
 
 from .models.conversation import compact_json
-from .plan import AUTHORS, Pause, told
+from .plan import Pause, told
 
 __all__ = ["compact_first"]
 

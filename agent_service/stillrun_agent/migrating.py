@@ -14,9 +14,10 @@ from stillrun.agent import Agent
 from stillrun.events import Data
 from stillrun.signatures import copied, plain_default
 from stillrun.state import State
+from stillrun.tools import AUTHORS
 from stillrun.values import merge_patch, same
 
-from .plan import AUTHORS, Pause, told
+from .plan import Pause, told
 
 __all__ = ["migrate"]
 

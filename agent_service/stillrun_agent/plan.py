@@ -29,14 +29,12 @@ from stillrun.commands import Waiting
 from stillrun.events import Data, make_key
 from stillrun.state import Control, Effect, State, Wait, view
 from stillrun.status import status
+from stillrun.tools import AUTHORS
 from stillrun.values import args_digest, rfc3339, same
 
 from .budgets import over_steps
 
-__all__ = ["AUTHORS", "Pause", "intent", "model_name", "plan_next", "told"]
-
-# What author code may raise. sys.exit() too: it would end the thread of the run without a word.
-AUTHORS = (Exception, SystemExit)
+__all__ = ["Pause", "intent", "model_name", "plan_next", "told"]
 
 MAX_REASON_CHARS = 2_000  # a pause is read by people, it is no dump
 MAX_FRAMES = 4  # of a traceback: the call that failed, and how the author's code came to it

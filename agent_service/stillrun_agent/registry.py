@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 from stillrun.agent import Agent
+from stillrun.tools import AUTHORS
 
 from .tools import Hide, problem_of
 
@@ -93,8 +94,7 @@ class Registry:
     def _load_file(self, path: Path) -> None:
         try:
             module = _execute(path)
-        # SystemExit too: a file that calls sys.exit() must not end the service.
-        except (Exception, SystemExit) as error:
+        except AUTHORS as error:
             problem = problem_of(error, self._hide)
             self._report(path, _line_in(path, error), f"{problem.type}: {problem.message}")
             return

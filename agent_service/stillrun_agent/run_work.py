@@ -23,6 +23,7 @@ from stillrun.client import Interrupted, LeaseState, StoreClient
 from stillrun.errors import Fenced, Refused, RunClosed, RunDeleted, StillrunError
 from stillrun.events import Data, EffectFailed, EffectIntended, ModelReply, Problem, RunFailed
 from stillrun.state import Control, Effect, State
+from stillrun.tools import AUTHORS
 
 from .budgets import priced
 from .calls import call_of, hook_call_of, model_request, not_started, still_says
@@ -35,7 +36,6 @@ from .leases import HeldLease
 from .models import ModelFactory
 from .outcomes import UNTAKABLE, facts_of, facts_of_hook, lost
 from .patience import patiently
-from .plan import AUTHORS
 from .run_log import RunLog
 from .slots import Places, Slots
 from .tools import Call, MayStart, Outcome, Performer, storable_text

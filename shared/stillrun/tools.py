@@ -28,9 +28,12 @@ from .signatures import (
 if TYPE_CHECKING:
     from .agent import Agent
 
-__all__ = ["Approval", "Approve", "DidNotHappen", "Happened", "Tool", "Unknown", "tool"]
+__all__ = ["AUTHORS", "Approval", "Approve", "DidNotHappen", "Happened", "Tool", "Unknown", "tool"]
 
 _log = logging.getLogger("stillrun.agent")
+
+# What author code may raise. sys.exit() too: it would end the thread of the run, or the service.
+AUTHORS = (Exception, SystemExit)
 
 MAX_RETRIES = 100  # with the longest pauses these are four days
 
@@ -120,7 +123,7 @@ def _preview(show: Preview, values: Mapping[str, Any]) -> str:
         if not isinstance(text, str):
             raise TypeError(f"a preview is a text, not a {type(text).__name__}")
         return text
-    except (Exception, SystemExit):
+    except AUTHORS:
         # A broken preview must not let a call pass, nor end the run: a person is asked.
         _log.exception("an Approval's preview failed, so the bare arguments are shown")
         return f"(no preview) {', '.join(f'{name}: {value}' for name, value in values.items())}"
@@ -252,7 +255,7 @@ class Tool:
             if isinstance(wanted, Approval):
                 wanted.check(self.name, self.parameters.names)
                 return replace(wanted, defaults=self.parameters.defaults)
-        except (Exception, SystemExit):
+        except AUTHORS:
             # A broken rule must not let a call pass that somebody wanted to see.
             _log.exception("tool %s: its approve rule failed, so a person is asked", self.name)
         return self._plain_approval()
