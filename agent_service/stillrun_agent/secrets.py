@@ -56,10 +56,9 @@ class Secrets:
             for shape in shapes:
                 text = text.replace(shape, f"[secret {name}]")
                 # A long message was cut somewhere: in the middle of the secret, maybe.
-                for length in range(len(shape) - 1, MIN_PART_CHARS - 1, -1):
-                    if text.endswith(shape[:length]):
-                        text = f"{text[:-length]}[secret {name}]"
-                        break
+                part = _part_at_the_end(text, shape)
+                if part:
+                    text = f"{text[:-part]}[secret {name}]"
         return text
 
     def _known(self) -> dict[str, list[str]]:
@@ -80,6 +79,16 @@ class Secrets:
         # The longest first: one may be a part of another.
         longest_first = sorted(found.items(), key=lambda item: -len(item[1]))
         return {name: spellings(text) for name, text in longest_first}
+
+
+def _part_at_the_end(text: str, secret: str) -> int:
+    """How many characters of the secret, from its first on but not all, the text ends with; 0 for
+    fewer than MIN_PART_CHARS."""
+    start = secret[:MIN_PART_CHARS]
+    at = text.find(start, max(0, len(text) - len(secret) + 1))
+    while at >= 0 and not secret.startswith(text[at:]):
+        at = text.find(start, at + 1)
+    return 0 if at < 0 else len(text) - at
 
 
 def _texts(value: Any) -> Iterator[str]:
