@@ -88,42 +88,39 @@ def _after_deadlines(store: Store, run: str, draft: Draft) -> Result:
 def cancel(store: Store, run: str, body: By) -> Result:
     """Ask for the end; the store ends the run itself when nothing is open, in doubt or leased.
 
-    Its children are asked too, also by a repeat: the store may have died between it and them.
+    The runs below it are asked too, also by a repeat: the store may have died between two of them.
     """
-    data = ev.CancelRequested(by=body.by, reason=body.reason)
-    draft = Draft(type="cancel_requested", data=data, id=_id(body.id))
-    done = write(store, run, [draft])
-    for child in _children(store, run):
-        _cancel_child(store, run, child, body)
+    done = _cancel_one(store, run, body)
+    asked = {run}
+    below = (entry for entry in store.entries() if entry.run.startswith(f"{run}~"))
+    for entry in sorted(below, key=lambda entry: entry.run):  # a parent before its children
+        parent = entry.summary.labels.get("parent", "")
+        is_child = parent in asked and entry.run.startswith(f"{parent}~")  # ids follow from calls
+        if is_child and _cancel_child(store, entry, parent, body):
+            asked.add(entry.run)
     return done
 
 
-def _children(store: Store, parent: str) -> list[str]:
-    """Runs that calls of this one have started: their ids follow from the calls'."""
-    return sorted(
-        entry.run
-        for entry in store.entries()
-        if entry.run.startswith(f"{parent}~") and entry.summary.labels.get("parent") == parent
-    )
+def _cancel_one(store: Store, run: str, body: By) -> Result:
+    data = ev.CancelRequested(by=body.by, reason=body.reason)
+    return write(store, run, [Draft(type="cancel_requested", data=data, id=_id(body.id))])
 
 
-def _cancel_child(store: Store, parent: str, child: str, body: By) -> None:
+def _cancel_child(store: Store, entry: Entry, parent: str, body: By) -> bool:
+    """Cancel a run whose parent was cancelled; whether it is cancelled now, or was before."""
+    if entry.summary.closed:
+        return entry.summary.status == "cancelled"
     try:
-        entry = store.entry(child)
-        is_asked = entry.summary.status == "cancelled"
-        if not entry.summary.closed:
-            is_asked = store.state_at(entry, entry.head_seq).state.control.cancel is not None
-            if not is_asked:
-                reason = f"its parent run {parent} was cancelled"
-                cancel(store, child, By(by=body.by, reason=reason))
-        if is_asked:  # and may have died before it asked its own
-            for grandchild in _children(store, child):
-                _cancel_child(store, child, grandchild, body)
+        if store.state_at(entry, entry.head_seq).state.control.cancel is None:
+            reason = f"its parent run {parent} was cancelled"
+            _cancel_one(store, entry.run, By(by=body.by, reason=reason))
+        return True
     except (RunNotFound, RunClosed, RunDeleted, CheckRefused):
-        return  # there is none, or it has come to its end by itself
+        return False  # there is none, or it has come to its end by itself
     except StillrunError as error:
         # The parent's cancel stands; the child is a run of its own and can be cancelled by itself.
-        _log.warning("run %s was not cancelled with its parent: %s", child, error.detail)
+        _log.warning("run %s was not cancelled with its parent: %s", entry.run, error.detail)
+        return False
 
 
 def pause(store: Store, run: str, body: By) -> Result:

@@ -718,7 +718,7 @@ def test_a_repeated_cancel_reaches_the_children_that_a_crash_had_kept_from_it(do
     sent = {"by": "ada", "id": new_id()}
     for survivors in (["r~1", "r~1~1"], ["r~1~1"]):  # the store dies after one cancel more
         with monkeypatch.context() as patch:
-            patch.setattr(people, "_children", dying_before(survivors[0], people._children))
+            patch.setattr(people, "_cancel_child", dying_before(survivors[0]))
             assert door.post("/runs/r/cancel", sent, is_damaged=True).status == 500
         assert [door.status(run) for run in survivors] == ["queued"] * len(survivors)
         door.reopened()
@@ -729,14 +729,15 @@ def test_a_repeated_cancel_reaches_the_children_that_a_crash_had_kept_from_it(do
         assert sum(event["type"] == "cancel_requested" for event in events) == 1
 
 
-def dying_before(run, children):
-    def find(store, parent):
-        found = children(store, parent)
-        if run in found:
-            raise MemoryError("the store dies here")
-        return found
+def dying_before(run):
+    real = people._cancel_child
 
-    return find
+    def cancel_child(store, entry, *rest):
+        if entry.run == run:
+            raise MemoryError("the store dies here")
+        return real(store, entry, *rest)
+
+    return cancel_child
 
 
 def test_a_cancel_leaves_a_run_alone_that_only_has_a_childs_name(door):
