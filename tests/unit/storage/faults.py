@@ -13,7 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stillrun_store.storage import OsFiles
+import pytest
+
+from stillrun_store.storage import Engine, OsFiles, OutcomeUnknown
+from unit.storage.logs import payload
 
 LEFTOVERS = ("all", "none", "half", "zeros")
 BLOCK_BYTES = 16  # what a disk writes whole, for `mixed`: smaller than any, to be worse than any
@@ -342,3 +345,14 @@ def copy(source: Path, target: Path) -> Path:
     """What a kill of the process owning `source` would leave."""
     shutil.copytree(source, target)
     return target
+
+
+def assert_writes_no_more(engine: Engine, disk: FaultyDisk, told_of: list[BaseException]) -> None:
+    """The disk has failed: its owner was told once, and no write is tried on it any more, sound as
+    it may be again. Ends the engine."""
+    disk.plan = lambda call, name: None
+    with pytest.raises(OutcomeUnknown):
+        engine.append("run", [payload(2)])
+    assert len(told_of) == 1
+    engine.close()
+    disk.release()

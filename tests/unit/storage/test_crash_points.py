@@ -16,6 +16,7 @@ from unit.storage.faults import (
     FaultyDisk,
     Late,
     Unsynced,
+    assert_writes_no_more,
     crash_at,
     fail_at,
     mixed,
@@ -172,12 +173,7 @@ def test_a_write_that_fails_for_no_lack_of_space_ends_all_writing(tmp_path, what
     disk.plan = lambda call, name: what if name == "pwrite" else None
     with pytest.raises(OutcomeUnknown):
         engine.append("run", [payload(2)])
-    disk.plan = lambda call, name: None
-    with pytest.raises(OutcomeUnknown):
-        engine.append("run", [payload(2)])
-    assert len(told_of) == 1
-    engine.close()
-    disk.release()
+    assert_writes_no_more(engine, disk, told_of)
 
 
 def test_an_event_whose_sync_failed_is_written_again_before_it_is_served(tmp_path):

@@ -14,7 +14,13 @@ from stillrun_store.storage import DiskFull, Engine, Fault, OsFiles, OutcomeUnkn
 from stillrun_store.storage.backup import back_up
 from stillrun_store.storage.errors import NoDescriptor
 from stillrun_store.storage.restore import restore
-from unit.storage.faults import FaultyDisk, Unsynced, mixed, short_at
+from unit.storage.faults import (
+    FaultyDisk,
+    Unsynced,
+    assert_writes_no_more,
+    mixed,
+    short_at,
+)
 from unit.storage.logs import LOG_ID, NEVER_S, OTHER_ID, payload, segment
 
 GONE = b"run_deleted by ana"
@@ -105,12 +111,7 @@ def test_a_sync_that_fails_for_lack_of_space_while_a_tail_is_cut_is_not_tried_ag
     with pytest.raises(OutcomeUnknown):
         engine.append("run", [payload(2)])
     assert seen.count("fsync") == nth
-    disk.plan = lambda call, name: None
-    with pytest.raises(OutcomeUnknown):
-        engine.append("run", [payload(2)])
-    assert len(told_of) == 1
-    engine.close()
-    disk.release()
+    assert_writes_no_more(engine, disk, told_of)
 
 
 def test_a_known_blob_that_finds_no_space_for_its_time_is_refused_and_no_failed_disk(data):
