@@ -20,6 +20,9 @@ from stillrun.status import is_runnable, next_due_ms, status
 __all__ = ["SUMMARY_VERSION", "Entry", "Ids", "Loaded", "Summary", "Tail", "summarize"]
 
 
+MAX_WRITERS = 8  # of one run at a time: one slow disk must not let one run take every thread
+MAX_READERS = 16  # of its head, who wait for the writer at work
+
 SUMMARY_VERSION = 3  # what an older code has summed up is folded again
 
 
@@ -114,6 +117,15 @@ class Ids:
 
 
 @dataclass(slots=True)
+class Line:
+    """Requests of one kind that wait for a run's lock, or hold it: at most `limit` at a time."""
+
+    limit: int
+    kind: str
+    waiting: int = 0
+
+
+@dataclass(slots=True)
 class Loaded:
     """The fold of a run's log at its head, and the ids in it."""
 
@@ -155,8 +167,8 @@ class Entry:
     summary: Summary
     lock: threading.Lock = field(default_factory=threading.Lock)
     changed: threading.Condition = field(default_factory=threading.Condition)
-    queued: int = 0  # who wait for the lock, and
-    reading: int = 0  # to read the head
+    writers: Line = field(default_factory=lambda: Line(MAX_WRITERS, "requests"))
+    readers: Line = field(default_factory=lambda: Line(MAX_READERS, "reads"))
     loaded: Loaded | None = None
     lease_until: float | None = None
     damage: Damaged | None = None

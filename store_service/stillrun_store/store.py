@@ -40,7 +40,7 @@ from .memory import Memory
 from .offered import Offered
 from .polls import Polls
 from .recovered import recovered
-from .runs import Entry, Ids, Loaded, Summary, Tail, summarize
+from .runs import Entry, Ids, Line, Loaded, Summary, Tail, summarize
 from .snapshotting import Snapshots
 from .space import Space
 from .storage import Engine, Sizes, uncollected
@@ -51,8 +51,6 @@ from .turns import Turns
 
 __all__ = ["Store"]
 
-MAX_QUEUED_PER_RUN = 8  # writers: one slow disk must not let one run take every thread
-MAX_READING_PER_RUN = 16  # nor the readers of its head, who wait for the writer at work
 COMMIT_BOUNDS_S = (0.000_2, 0.001, 0.005, 0.025, 0.1, 1.0)  # good disks sync in 0.1 to 5 ms
 
 
@@ -205,35 +203,27 @@ class Store:
 
     @contextlib.contextmanager
     def locked(self, entry: Entry) -> Iterator[None]:
-        """The entry's lock, for one of at most MAX_QUEUED_PER_RUN requests at a time."""
+        """The entry's lock, for one of few writers at a time."""
         self._refuse_stopping()
-        with self._queues:
-            if entry.queued >= MAX_QUEUED_PER_RUN:
-                raise Overloaded(f"{MAX_QUEUED_PER_RUN} requests wait for run {entry.run!r}")
-            entry.queued += 1
-        try:
-            with entry.lock:
-                self._refuse_stopping()  # the files may be closed by now
-                yield
-        finally:
-            with self._queues:
-                entry.queued -= 1
-
-    # --- reading
+        with self._in_line(entry, entry.writers):
+            self._refuse_stopping()  # the files may be closed by now
+            yield
 
     @contextlib.contextmanager
-    def _reading(self, entry: Entry) -> Iterator[None]:
-        """The entry's lock, for one of at most MAX_READING_PER_RUN readers at a time."""
+    def _in_line(self, entry: Entry, line: Line) -> Iterator[None]:
+        """The entry's lock; Overloaded if as many as `line` has room for wait for it or hold it."""
         with self._queues:
-            if entry.reading >= MAX_READING_PER_RUN:
-                raise Overloaded(f"{MAX_READING_PER_RUN} reads wait for run {entry.run!r}")
-            entry.reading += 1
+            if line.waiting >= line.limit:
+                raise Overloaded(f"{line.limit} {line.kind} wait for run {entry.run!r}")
+            line.waiting += 1
         try:
             with entry.lock:
                 yield
         finally:
             with self._queues:
-                entry.reading -= 1
+                line.waiting -= 1
+
+    # --- reading
 
     def events(
         self, entry: Entry, first_seq: int, last_seq: int, *, batch: int = READ_BATCH
@@ -250,7 +240,7 @@ class Store:
                 f"run {entry.run!r} has seqs 1..{entry.head_seq}", head_seq=entry.head_seq
             )
         if seq == entry.head_seq and entry.damage is None:
-            with self._reading(entry):
+            with self._in_line(entry, entry.readers):
                 if seq == entry.head_seq and entry.damage is None:
                     loaded = self.loaded(entry)
                     return Loaded(

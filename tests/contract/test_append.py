@@ -528,11 +528,11 @@ def test_one_run_with_many_waiting_writers_says_overloaded_and_the_others_answer
     door.outsider("other")
     entry = door.store.entry("r")
     with entry.lock:
-        entry.queued = 8
+        entry.writers.waiting = 8
         answer = refused(door.append("r", note()), 503, "overloaded")
         assert answer.headers["Retry-After"] and answer.body["retryable"] is True
         good(door.append("other", note()), 201)
-        entry.queued = 0
+        entry.writers.waiting = 0
     good(door.append("r", note()), 201)
 
 

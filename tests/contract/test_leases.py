@@ -552,13 +552,13 @@ def test_renewals_and_claims_go_on_while_writers_queue_for_one_run(door):
     """A worker must not lose all its leases to one busy run."""
     door.start("busy"), door.start("quiet")
     held = [{"run": g["run"], "epoch": g["epoch"]} for g in door.grants(limit=2)]
-    door.store.entry("busy").queued = 8
+    door.store.entry("busy").writers.waiting = 8
     door.pass_time(5)
     [*leases] = good(door.post("/leases", {"worker": "w", "leases": held})).body["leases"]
     assert all(lease["held"] for lease in leases)
     door.pass_time(6)
     assert len(door.grants(limit=0)) == 2, "both are live, and were not listed"
-    door.store.entry("busy").queued = 0
+    door.store.entry("busy").writers.waiting = 0
 
 
 def test_a_run_that_cannot_be_read_now_costs_no_other_lease(door, monkeypatch):

@@ -740,7 +740,7 @@ def test_one_run_with_many_waiting_readers_says_overloaded_and_all_else_answers(
     with ThreadPoolExecutor(places) as pool:
         with entry.lock:
             waiting = [pool.submit(door.get, "/runs/r/state") for _ in range(places)]
-            eventually(lambda: entry.reading == places, "all reads wait for the lock")
+            eventually(lambda: entry.readers.waiting == places, "all reads wait for the lock")
             for path in ("/runs/r", "/runs/r/state", "/runs/r@9/state"):
                 answer = refused(door.get(path), 503, "overloaded")
                 assert answer.headers["Retry-After"] and answer.body["retryable"] is True
@@ -748,5 +748,5 @@ def test_one_run_with_many_waiting_readers_says_overloaded_and_all_else_answers(
                 good(door.get(path))
         for read in waiting:
             good(read.result(30))
-    assert entry.reading == 0
+    assert entry.readers.waiting == 0
     good(door.get("/runs/r/state"))

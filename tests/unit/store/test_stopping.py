@@ -23,7 +23,7 @@ def test_an_append_that_waits_for_its_run_until_the_files_are_closed(door):
     late = threading.Thread(target=lambda: answers.append(door.append("r", note({}))))
     with entry.lock:
         late.start()
-        eventually(lambda: entry.queued == 1, "it waits")
+        eventually(lambda: entry.writers.waiting == 1, "it waits")
         door.close()
     late.join()
     assert (answers[0].status, answers[0].code) == (503, "stopping")
