@@ -100,3 +100,10 @@ def test_pip_runs_only_if_a_line_asks_for_something(text, installs, tmp_path):
     (tmp_path / "r.txt").write_text(text)
     found = subprocess.run(["grep", "-qE", pattern, str(tmp_path / "r.txt")], check=False)
     assert (found.returncode == 0) is installs
+
+
+def test_hosts_of_the_shell_are_allowed_beside_the_services_own_names(compose, tmp_path):
+    shutil.copy(ROOT / "compose.yaml", tmp_path)
+    services = compose(tmp_path, ALLOWED_HOSTS="runs.example.org")["services"]
+    assert services["store"]["environment"]["ALLOWED_HOSTS"] == "store,runs.example.org"
+    assert services["agent"]["environment"]["ALLOWED_HOSTS"] == "agent,runs.example.org"
